@@ -20,7 +20,7 @@ import typer
 from pipeline.stages import registry
 from pipeline.study.composition import compose, derive, load
 from pipeline.workflow.errors import InputError, bad_input, disk_problem, shorten
-from pipeline.workflow.files import PARAMS
+from pipeline.workflow.files import PARAMS, run_command
 from pipeline.workflow.interruption import watch
 from pipeline.workflow.progress import disable_monitor
 from pipeline.workflow.schema import Dtype
@@ -55,14 +55,14 @@ def study(
     ] = None,
 ) -> None:
     """Compose params.yaml for a study, or, after an edit, derive what dvc.yaml reads of it."""
-    from pipeline.workflow.locks import held
+    from pipeline.workflow.locks import held, take_turn
 
+    take_turn()
     chosen = dict(choice.partition("=")[::2] for choice in choices or [])
     with held(PARAMS):
         made = compose({"study": name, **chosen}) if name else derive()
     print(f"{PARAMS} is now study {made.study}: {len(made.models)} models.")
-    run = "make run" if Path("Makefile").is_file() else "snakemake --cores all"
-    print(f"Next: python -m pipeline plan, which says what it costs; then {run}")
+    print(f"Next: python -m pipeline plan, which says what it costs; then {run_command()}")
 
 
 @app.command()

@@ -146,7 +146,7 @@ def in_range(rows: pl.DataFrame, name: str) -> pl.DataFrame:
 
 _SEEDS = "{} ({} seeds)"
 
-SUMMARY_KEY = ("recipe", "intervention", "split", "task", "metric", "k", "copies")
+SUMMARY_KEY = ("recipe", "intervention", "split", "task", "metric", "k", "copies", "category")
 """The columns that name a row of the summary, for one seed of each recipe."""
 
 ESTIMATES = (("value", "low", "high"), ("difference", "difference_low", "difference_high"))

@@ -236,7 +236,10 @@ class Costs:
 
     @cached_property
     def _recorded(self) -> dict[tuple[str, str], float]:
-        """Group of stages and device -> FLOPs a second that this study's stages reached there."""
+        """Group of stages and device -> FLOPs a second that this study's stages reached there.
+
+        A run that went on with kept shards, or with rows of an earlier table, tells no rate.
+        """
         rates: dict[tuple[str, str], list[float]] = {}
         for model in self._study.models.values():
             for path in (self._study.data / "cost").glob(f"*/{model.name}.json"):
@@ -244,7 +247,10 @@ class Costs:
                     sidecar = json.loads(path.read_text(encoding="utf-8"))
                     group, device = path.parent.name, sidecar.get("device", "cpu")
                     took, work = sidecar["wall_seconds"], self.operations(group, model)
-                    if took > START_SECONDS / 3 and work:
+                    many = self.interventions(model)
+                    whole = sidecar.get("computed", many) == many
+                    whole &= not sidecar.get("shards", {}).get("reused")
+                    if whole and took > START_SECONDS / 3 and work:
                         rates.setdefault((group, device), []).append(work / took)
         return {where: median(reached) for where, reached in rates.items()}
 

@@ -28,7 +28,7 @@ from pipeline.workflow.hub import (
     missing_bytes,
     select,
 )
-from pipeline.workflow.network import NoNetworkError, no_network, unreachable
+from pipeline.workflow.network import CACHED, NoNetworkError, no_network, unreachable
 
 STORED = {"pythia": "float16", "pile": "float32", "inserted": "bfloat16"}
 """Source of a family's samples -> the precision in which the hub keeps its models."""
@@ -147,12 +147,14 @@ def require_downloads(study: Study, stages: Iterable[Stage]) -> None:
             samples, cannot be reached or may not be used.
     """
     lost = {
-        want.repo: reason
+        want: reason
         for want in {want: None for stage in stages for want in wants(study, stage)}
         if (want.sizes(ask=False) or (1, 0))[0] and (reason := want.refused())
     }
     if lost:
-        raise NoNetworkError(no_network(next(iter(lost.values())), *lost))
+        elsewhere = all(want.known for want in lost)  # GPT-Neo's samples are not on the hub
+        names, remedy = [want.repo for want in lost], pile.BY_HAND if elsewhere else CACHED
+        raise NoNetworkError(no_network(next(iter(lost.values())), *names, remedy=remedy))
 
 
 def check(study: Study, stages: Iterable[Stage]) -> list[str]:

@@ -32,9 +32,9 @@ from pipeline.report.plots.plot import BLOCKS_LABEL, Plot
 from pipeline.workflow import tables
 from pipeline.workflow.dag import read_at
 from pipeline.workflow.errors import bad_input, shorten
-from pipeline.workflow.files import atomic, write_text
+from pipeline.workflow.files import atomic, run_command, write_text
 
-KEY = ("model", "intervention", "split", "task", "metric", "k", "copies")
+KEY = ("model", "intervention", "split", "task", "metric", "k", "copies", "category")
 """The columns of the summary by which estimates are matched."""
 
 SHOWN_CHANGES = 60
@@ -103,7 +103,7 @@ def read_side(name: str) -> Side:
                 name,
                 f"no {path}",
                 "a study that has been run, or STUDY@REVISION",
-                f"run it: make run STUDY={study}",
+                f"run it: {run_command(study)}",
             )
         return Side(study, tables.read(path, SUMMARY), tables.provenance(path))
     try:
@@ -223,9 +223,11 @@ def render(before: Side, after: Side, changed: pl.DataFrame, numbers: Numbers) -
 
 
 def _row(place: int, row: Mapping[str, Any]) -> list[str | Number]:
-    unit = "tries" if "extractable" in row["metric"] else "tokens"
-    what = str(row["metric"]) + (f" at {row['k']} {unit}" if row["k"] else "")
-    what += f", {row['copies']} copies" if row["copies"] is not None else ""
+    one, several = ("try", "tries") if "extractable" in row["metric"] else ("token", "tokens")
+    at, copies, category = (row[name] for name in ("k", "copies", "category"))
+    what = str(row["metric"]) + (f" at {at} {one if at == 1 else several}" if at else "")
+    what += f", {copies} {'copy' if copies == 1 else 'copies'}" if copies is not None else ""
+    what += f", {category}" if category is not None else ""
     ends = row["change"], row["change_low"], row["change_high"]
     return [
         row["model"],

@@ -218,7 +218,7 @@ def _shown(
         ``strip``, the colour of each cell of the minimap.
     """
     passages = []
-    edges = np.linspace(0, len(text), CELLS + 1).astype(int).tolist()
+    edges = np.linspace(0, len(text), min(CELLS, len(text)) + 1).astype(int).tolist()
     anchor = Markup('<a class="at" id="c{}"></a>')
     marks = {edge: anchor.format(i) for i, edge in enumerate(edges[:-1])}
     units = _PASSAGE | dict.fromkeys(beside, "p-value")

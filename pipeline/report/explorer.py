@@ -9,7 +9,7 @@ import polars as pl
 from pipeline.analysis import views
 from pipeline.analysis.kept import one_block
 from pipeline.analysis.text import visible
-from pipeline.interventions.interventions import EACH
+from pipeline.interventions.interventions import EACH, edit_order
 
 
 def choices(summary: pl.DataFrame, shares: pl.DataFrame) -> list[dict[str, Any]]:
@@ -34,9 +34,9 @@ def choices(summary: pl.DataFrame, shares: pl.DataFrame) -> list[dict[str, Any]]
         "model", "family", "recipe", maintain_order=True
     ):
         edits: dict[str, dict[int, str]] = {}
-        each = rows.select("edit", "block", "intervention").unique().sort("edit", "block")
-        for edit, block, intervention in each.iter_rows():
-            edits.setdefault(edit, {})[block] = intervention
+        each = rows.select("edit", "block", "intervention").unique(maintain_order=True).iter_rows()
+        for edit, block, intervention in sorted(each, key=lambda of: (edit_order(of[0]), of[1])):
+            edits.setdefault(edit, {}).setdefault(block, intervention)  # the first of several draws
         own = exact.filter(model=name)
         left = views.single_blocks(own).drop_nulls("value")
         harmed = left.sort(pl.col("block") == 0, "value", -pl.col("block").cast(pl.Int32))
@@ -65,7 +65,7 @@ def _said(exact: pl.DataFrame, shares: pl.DataFrame, edit: str) -> dict[int, str
     means = one_block(shares, edit).filter(kind="mean")
     ability = dict(means.select("block", "kept").drop_nulls().iter_rows())
     told = {}
-    for block, value in single.select("block", "value").iter_rows():
+    for block, value in single.unique("block", keep="first").select("block", "value").iter_rows():
         told[block] = f"exact match {before:.0%} → {value:.0%}"
         if block in ability:
             told[block] += f"; benchmarks keep {ability[block]:.0%} of their lead over chance"

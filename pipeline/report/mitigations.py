@@ -90,7 +90,7 @@ def prices(found: pl.DataFrame) -> Figure:
         colour, marker = CATEGORIES[i % len(CATEGORIES)], style.MARKERS[i // len(CATEGORIES)]
         where = points["value"], points["value_predicted"]
         ax.plot(*where, marker, color=colour, label=str(method[0]))
-    ends = [float(end(both["value"].to_numpy())) for end in (min, max)]
+    ends: Any = both["value"].drop_nulls().sort().gather([0, -1]) if both.height else []
     ax.plot(ends, ends, color=MUTED, linewidth=0.8)
     for axis in (ax.xaxis, ax.yaxis):
         _cost_axis(axis)

@@ -167,7 +167,7 @@ class Numbers:
         return {
             "percent": lambda n, digits=1: self.mark(n, percent_digits(n.value, digits)),
             "number": lambda n, digits=4: self.mark(n, significant(n.value, digits)),
-            "value": lambda n: self.mark(n, write(n.value, n.unit)),
+            "value": lambda n: self.mark(n, "" if n.value is None else write(n.value, n.unit)),
             "ends": lambda n: self.mark(n, ends(n)),
             "interval": lambda n: self.mark(n, estimate(n)),
             "span": lambda n, between="–", digits=None: self.mark(n, span(n, between, digits)),

@@ -92,7 +92,9 @@ def _shaded(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
     rows = pl.concat([*memory, tasks, *others])
     words = {metric: _worded(metric) for metric in (*_MEMORY, *_OTHERS)}
     memorized, metric = pl.col("task") == views.MEMORIZATION, pl.col("metric")
-    task = pl.col("task").str.strip_prefix(views.GENERATED).str.replace_all("_", " ")
+    short, every = pl.col("task").str.strip_prefix(views.GENERATED), rows["task"].unique()
+    task = pl.when(short.is_in(every.implode())).then("task").otherwise(short)
+    task = task.str.replace_all("_", " ")
     unmodified = pl.col("intervention") == BASELINE.name
     joined = (
         rows.filter(unmodified | views.ONE_BLOCK)
@@ -173,7 +175,7 @@ def finding(summary: pl.DataFrame, shares: pl.DataFrame, evidence: pl.DataFrame)
         "uncounted": _uncounted(summary, evidence),
         "several": len(edited) > 1,
         "recited": bool((baselines["value"] > 0).any()),
-        "studied": Number("finding/studied", len(views.models(summary)), unit="models"),
+        "studied": Number("finding/studied", summary["recipe"].n_unique(), unit="models"),
         "samples": spread("finding/samples", baselines["n"].to_list() or [0], "samples"),
     }
 

@@ -69,6 +69,10 @@ const single = () => own()?.edits[choice.edit]?.[choice.block]; // the intervent
 const choose = (change) => {
   const before = { ...choice };
   Object.assign(choice, change);
+  if (!models.length) { // no block was edited alone: the samples alone follow
+    followers.forEach((follow) => follow());
+    return;
+  }
   if (!own()) choice.model = models[0].name;
   const { edits, start } = own();
   if (!edits[choice.edit]) choice.edit = Object.keys(edits)[0];
@@ -113,10 +117,10 @@ for (const box of document.querySelectorAll(".switch")) {
     show();
     const name = names[select.value];
     const first = models.find((each) => [each.name, each.drawn, each.family].includes(name));
-    if (first && own().family !== name) choose({ model: first.name });
+    if (first && own()?.family !== name) choose({ model: first.name });
   });
   followers.push(() => {
-    const i = names.findIndex((name) => [choice.model, own().drawn, own().family].includes(name));
+    const i = names.findIndex((name) => [choice.model, own()?.drawn, own()?.family].includes(name));
     if (i < 0) return;
     select.value = i;
     show();
@@ -139,7 +143,7 @@ if (others.length) {
 followers.push(() => {
   for (const row of document.querySelectorAll(".heat tbody tr")) {
     const model = row.closest(".heat").dataset.name;
-    const same = [choice.model, own().drawn].includes(model);
+    const same = [choice.model, own()?.drawn].includes(model);
     row.classList.toggle("at", same && row.cells[0].textContent === `block ${choice.block}`);
   }
 });
@@ -233,15 +237,14 @@ document.querySelectorAll(".plot > svg").forEach(point);
 // the address of a figure, with the block that is chosen
 for (const link of document.querySelectorAll(".copy")) {
   link.addEventListener("click", async () => {
-    await navigator.clipboard?.writeText(link.href.replace(/(\?[^#]*)?#/, `${location.search}#`));
+    if (!navigator.clipboard) return; // on a page that is not served safely the link is one
+    await navigator.clipboard.writeText(link.href.replace(/(\?[^#]*)?#/, `${location.search}#`));
     link.textContent = "copied";
   });
 }
 
 // ------------------------------------------------------------------ samples
 
-const FILLS = { right: "#9dc7ea", "right-again": "#d5e8f6", "first-error": "#fbe9dc" };
-const LEGEND = "Blue: right. \u2717: first error. \u00d7: wrong. \u21ba, light blue: right again. Log p: natural logarithm.";
 const SIGNS = { right: "", "first error": "\u2717 ", wrong: "\u00d7 ", "right again": "\u21ba " };
 const STATES = Object.keys(SIGNS);
 
@@ -334,27 +337,6 @@ const browse = (families) => {
     picker.value = sample.id;
     fill();
   };
-  // the table as it is shown, as a drawing of its own
-  const save = box.querySelector("a[download]");
-  save.addEventListener("click", () => {
-    const [side, wide, high] = [90, 64, 18];
-    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    const told = [table.caption.textContent.replace(/ Arrow keys.*/, ""), said.textContent, LEGEND];
-    const top = high * told.length;
-    const size = { width: side + wide * sample.suffix.length, height: top + high * table.rows.length };
-    set(svg, { ...size, "font-family": "monospace", "font-size": 10 });
-    drawing(svg, "rect", { ...size, fill: "#ffffff" });
-    told.forEach((line, y) => { drawing(svg, "text", { x: 2, y: high * y + 12 }).textContent = line; });
-    [...table.rows].forEach((line, y) => [...line.cells].forEach((cell, x) => {
-      const left = x && side + wide * (x - 1);
-      const place = { x: left, y: top + high * y, width: x ? wide : side, height: high };
-      drawing(svg, "rect", { ...place, fill: FILLS[cell.className] ?? "#ffffff", stroke: "#ffffff" });
-      const words = cell.textContent.trim();
-      drawing(svg, "text", { x: left + 3, y: place.y + 13 }).textContent = words.slice(0, x ? 10 : 14);
-    }));
-    save.download = `sample-${sample.id}-${choice.model}.svg`;
-    save.href = URL.createObjectURL(new Blob([new XMLSerializer().serializeToString(svg)], { type: "image/svg+xml" }));
-  });
   picker.addEventListener("change", () => choose({ sample: picker.value }));
   table.addEventListener("click", ({ target }) => {
     const cell = target.closest("td, tbody th");
@@ -362,7 +344,7 @@ const browse = (families) => {
     const { name } = cell.dataset;
     at = Number(cell.dataset.at ?? row(name)[2] ?? at); // a row's label stands for its first error
     const i = at;
-    const block = Object.entries(own().edits[choice.edit]).find((each) => each[1] === name)?.[0];
+    const block = Object.entries(own()?.edits[choice.edit] ?? {}).find((each) => each[1] === name)?.[0];
     if (block !== undefined) choose({ block: Number(block) });
     tell(name, i);
     table.querySelector("[aria-current]").focus();
@@ -392,7 +374,7 @@ if (explorer && models.length) {
   const asked = Object.fromEntries([...address].filter(([key]) => ["model", "edit", "block", "sample"].includes(key)));
   if (asked.block !== undefined) asked.block = Number(asked.block);
   choose(asked);
-}
+} else if (stored) choose({ model: stored[0].models[0] });
 // ------------------------------------------------------------------ keyboard
 
 // only what scrolls sideways is worth a tab stop

@@ -16,5 +16,5 @@ class Report(Section):
     )
     command: str | None = Field(
         default=None,
-        description="command that reproduces the study; null: make run, with the study's name",
+        description="command that reproduces the study; null: that of this folder",
     )

@@ -157,4 +157,5 @@ def probability(log_prob: float) -> str:
     if log_prob > math.log(0.001):
         return f"{math.exp(log_prob):.1%}"
     power, rest = divmod(log_prob / math.log(10), 1)
-    return f"{10**rest:.1f}e{power:.0f}"
+    digits = f"{10**rest:.1f}"
+    return f"1.0e{power + 1:.0f}" if digits == "10.0" else f"{digits}e{power:.0f}"

@@ -27,6 +27,9 @@ from pipeline.workflow.network import NoNetworkError, no_network, unreachable
 FILES = {"train_preprefix.npy": 100, "train_prefix.npy": 50, "train_suffix.npy": 50}
 """The files in the order in which they are joined -> their tokens per passage."""
 
+BY_HAND = "name a folder that holds the three files in run.pile_folder of params.yaml"
+"""What helps where their host cannot be reached."""
+
 TRIES = 6
 
 
@@ -55,8 +58,7 @@ def fetch_passages(
     )
     here = folder is not None or all((cache / name).exists() for name in FILES)
     if not here and (why := unreachable(url)):  # pooch would try again, and for each file
-        remedy = "name a folder that holds the three files in run.pile_folder of params.yaml"
-        raise NoNetworkError(no_network(why, url, remedy=remedy))
+        raise NoNetworkError(no_network(why, url, remedy=BY_HAND))
     parts, problems = [], []
     for name, length in FILES.items():
         remedy = "check the folder (run.pile_folder in params.yaml), or null to download"

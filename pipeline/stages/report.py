@@ -5,12 +5,13 @@ from __future__ import annotations
 from pipeline.report.page import write_page
 from pipeline.study.schema import DERIVED, RUN_SECTION, Study
 from pipeline.workflow import tables
+from pipeline.workflow.files import run_command
 
 
 def report(study: Study) -> None:
     """Write the page, its appendices and its tables."""
     measured_with = tables.provenance(study.data / "summary.parquet").get("versions", {})
-    commands = [f"make run STUDY={study.study}", f"dvc repro report@{study.study}"]
+    commands = [run_command(study.study), f"dvc repro report@{study.study}"]
     if study.report.command:
         commands = [study.report.command]
     write_page(

@@ -8,6 +8,7 @@ from functools import partial
 import polars as pl
 
 from pipeline.checkpoints.manifest import sha256
+from pipeline.interventions.interventions import Intervention
 from pipeline.interventions.memory import Journal
 from pipeline.measure.listed import read_listed
 from pipeline.measure.reuse import KEYS, extended, keys, takes_mean
@@ -59,12 +60,18 @@ def write_sweep(
             "journal": journal,
             "shards": shards,
         }
+
+        def computed(missing: Sequence[Intervention]) -> Sequence[pl.DataFrame]:
+            evaluated.notes["computed"] = len(missing)
+            return compute(evaluated.with_sources(missing, device), device, **running)
+
+        evaluated.notes["computed"] = 0
         made = extended(
             listed,
             wanted,
             paths,
             partial(cached, study.address(stage, name)),
-            lambda missing: compute(evaluated.with_sources(missing, device), device, **running),
+            computed,
         )
         shards.end_part()
         evaluated.notes["shards"] = shards.told()

@@ -24,7 +24,7 @@ from pipeline.report.provenance import CITATION, git_state
 from pipeline.study.schema import Study
 from pipeline.workflow.dag import FIRST, LOCK, Dag, Stage
 from pipeline.workflow.errors import bad_input
-from pipeline.workflow.files import PARAMS, atomic
+from pipeline.workflow.files import PARAMS, atomic, run_command
 
 PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": "Process Run Crate",
@@ -37,6 +37,9 @@ BIOSCHEMAS = "https://bioschemas.org/profiles/ComputationalWorkflow/1.0-RELEASE"
 
 DEFINITION = ("dvc.yaml", "dvc.lock", "loops.yaml", "constraints.txt", "README.md", "LICENSE")
 """What defines and describes the workflow beside the Snakefile, the package and params.yaml."""
+
+CODE = ("pipeline", "mine", "edits", "scorers")
+"""Folders of the code, the study's own among it."""
 
 LARGE = ("checkpoint", "datasets", "benchmarks_part", "memorization_part")
 """Groups of stages of which only JSON is packed: not weights, datasets, and parts of tables."""
@@ -62,7 +65,7 @@ def write_crate(study: Study, to: Path) -> None:
             f"study {study.study}",
             f"{len(dag.stale)} stages to run, such as {', '.join(sorted(dag.stale)[:3])}",
             "a study whose stages are all up to date",
-            "make run, then the same command again",
+            f"{run_command(study.study)}, then the same command again",
         )
     crate = _Crate(dag, study).crate
     with atomic(to) as zipped:
@@ -166,7 +169,8 @@ class _Crate:
         )
         workflow["creator"] = author
         workflow["license"] = self.crate.root_dataset["license"]
-        package = (path for path in Path("pipeline").rglob("*") if "__pycache__" not in path.parts)
+        below = (path for folder in CODE for path in Path(folder).rglob("*"))
+        package = (path for path in below if "__pycache__" not in path.parts)
         for path in (*map(Path, DEFINITION), CITATION, *sorted(package)):
             if path.is_file():
                 at = path.name if path == CITATION else path

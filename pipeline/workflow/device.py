@@ -56,9 +56,10 @@ def visible() -> list[str]:
 def lease() -> Iterator[str]:
     """Yield ``"cuda"`` with one device that no other lease holds, or ``"cpu"`` without a GPU.
 
-    Waits for a device, and prints which processes hold the leases. Under SLURM the scheduler has
-    assigned devices already, so none is locked. CUDA_VISIBLE_DEVICES is narrowed to the leased
-    device for this process and its children, so call it before CUDA is initialized.
+    Waits for a device, and prints which processes hold the leases. A SLURM job of one device has
+    been given it, so none is locked; in a job of several they are shared out here.
+    CUDA_VISIBLE_DEVICES is narrowed to the leased device for this process and its children, so call
+    it before CUDA is initialized.
 
     Raises:
         InputError: the folder of the leases cannot be used.
@@ -68,7 +69,7 @@ def lease() -> Iterator[str]:
         print("no GPU is visible: evaluating on the CPU", flush=True)
         yield "cpu"
         return
-    if "SLURM_JOB_ID" in os.environ:
+    if "SLURM_JOB_ID" in os.environ and len(devices) == 1:
         yield "cuda"
         return
     device, lock = _acquire(devices)
@@ -140,7 +141,8 @@ def _gpus() -> list[str]:
 def _acquire(devices: list[str]) -> tuple[str, FileLock]:
     """Lock the first free device, waiting until there is one."""
     # an index and a UUID of one GPU are two locks: use one of the two on a machine
-    names = {device: re.sub(r"[^\w.-]", "_", device) for device in devices}  # a MIG id has slashes
+    job = os.environ.get("SLURM_JOB_ID", "")  # each job of a node may count its devices from 0
+    names = {device: re.sub(r"[^\w.-]", "_", job + device) for device in devices}  # MIG has slashes
     paths = {device: LEASES / f"{name}.lock" for device, name in names.items()}
     said = ""
     while True:

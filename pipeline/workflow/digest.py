@@ -24,6 +24,8 @@ from pipeline.workflow.provenance import LIBRARIES, VERSIONS
 
 CODE = Path("data/code.yaml")
 STAGES = Path("pipeline/stages")
+OWN = "mine"
+"""The folder of a user's own metrics and figures, all of whose files count."""
 
 CARRIERS = re.compile(
     r"pipeline/(__main__\.py|plan/|study/|stages/registry\.py|workflow/(?!tables\.py))"
@@ -69,13 +71,13 @@ def digest(key: str) -> str:
         key: as for `entry`.
     """
     nodes, _ = _stage(key)
-    content, read = hashlib.sha256("\n".join(map(ast.dump, nodes)).encode()), files(key)
+    content, read = hashlib.sha256("\n".join(map(_dump, nodes)).encode()), files(key)
     words = _words(nodes).union(*(_words_of(file) for file in read if file.suffix == ".py"))
     for file in read:
         content.update(f"\n{file}\n".encode())
         if SCHEMAS.match(str(file)):
             named, _ = _reached(file, words)
-            content.update("\n".join(map(ast.dump, named)).encode())
+            content.update("\n".join(map(_dump, named)).encode())
         else:
             content.update(meaning(file).encode() if file.suffix == ".py" else file.read_bytes())
     return content.hexdigest()[:32]
@@ -95,7 +97,7 @@ def files(key: str) -> list[Path]:
         file = todo.pop()
         if file not in modules and not CARRIERS.match(str(file)):
             modules.add(file)
-            todo |= _files(_imports_in(file))
+            todo |= _files(_imports_in(file)) | (_own_files() if file.parts[0] == OWN else set())
     files = set[Path](modules)
     new = files
     while new:
@@ -115,7 +117,7 @@ def libraries(key: str) -> list[str]:
 @cache
 def meaning(file: Path) -> str:
     """What a module says, without comments, docstrings, annotations and texts of errors."""
-    return ast.dump(parsed(file))
+    return _dump(parsed(file))
 
 
 @cache
@@ -169,6 +171,28 @@ class _Meaning(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
+def _dump(node: object) -> str:
+    """A syntax tree as text, the same under every version of Python.
+
+    That of `ast.dump` has the fields that a version adds, and is without those it leaves out.
+    """
+    if isinstance(node, list):
+        return f"[{', '.join(map(_dump, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    if isinstance(node, ast.JoinedStr):  # Python 3.12 may add empty texts
+        node.values = [each for each in node.values if getattr(each, "value", None) != ""]
+    fields = ((name, getattr(node, name, None)) for name in node._fields)
+    told = [f"{name}={_dump(value)}" for name, value in fields if value is not None and value != []]
+    return f"{type(node).__name__}({', '.join(told)})"
+
+
+def _own_files() -> set[Path]:
+    """The files of `OWN`, but for its README."""
+    files = (file for file in Path(OWN).rglob("*") if file.is_file() and file.suffix != ".md")
+    return {file for file in files if "__pycache__" not in file.parts}
+
+
 def _functions(module: Path) -> list[str]:
     """The functions of stages in a module; each takes the study first."""
     functions = (node for node in parsed(module).body if isinstance(node, ast.FunctionDef))
@@ -195,7 +219,8 @@ def _reached(module: Path, names: Iterable[str]) -> tuple[list[ast.stmt], set[Pa
             defined[node.name] = node
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            defined |= {each.id: node for each in targets if isinstance(each, ast.Name)}
+            names_in = (each for target in targets for each in ast.walk(target))
+            defined |= {each.id: node for each in names_in if isinstance(each, ast.Name)}
     reached: dict[str, ast.stmt] = {}
     imported, todo = set[Path](), [*names]
     while todo:

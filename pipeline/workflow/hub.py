@@ -147,10 +147,15 @@ def listing(repo: str, commit: str, kind: Kind = "model") -> list[RepoFile]:
 def commit_of(repo: str, branch: str, kind: Kind = "model") -> str:
     """The commit that a branch or a tag stands for now, 40 hexadecimal digits.
 
+    Where the hub is not to be used, that which it stood for when it was cached.
+
     Raises:
         InputError: no such repository or branch, no access, or no network.
     """
     where = f"{repo} at {branch}"
+    known = _cached(repo, kind) / "refs" / branch
+    if constants.HF_HUB_OFFLINE and known.is_file():
+        return known.read_text(encoding="utf-8").strip()
     require_network(where)
 
     def ask() -> str:

@@ -64,7 +64,8 @@ def _state(stage: Stage) -> dict[str, object]:
     for name in stage.deps:
         path = Path(name)
         below = sorted(path.rglob("*")) if path.is_dir() else [path]
-        stats = [(file, file.stat()) for file in below if file.is_file()]
+        files = (each for each in below if each.is_file() and "__pycache__" not in each.parts)
+        stats = [(file, file.stat()) for file in files]
         state[name] = [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
     return state
 

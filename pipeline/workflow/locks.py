@@ -67,8 +67,9 @@ def _alive(entry: dict[str, Any]) -> bool:
         return False
     except psutil.AccessDenied:
         return True
-    # without its first word: a script's path may follow the interpreter, or be `-m NAME`
-    return " ".join(command).endswith(entry["cmd"].partition(" ")[2])
+    # what follows the program: a script after the interpreter, or `-m NAME`; paths may have spaces
+    arguments = command[3 if command[1:2] in (["-m"], ["-c"]) else 2 :]
+    return bool(arguments) and entry["cmd"].endswith(" ".join(["", *arguments]))
 
 
 def _drop_leftovers(repo: Repo, hardlink: bool) -> None:

@@ -21,6 +21,7 @@ from huggingface_hub.errors import (
 )
 
 from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.files import run_command
 
 CONNECT_SECONDS = 8.0
 """Time for the hub to answer, to count as reachable. A name server can take longer to give up."""
@@ -76,7 +77,7 @@ def no_network(reason: str, *wanted: str, remedy: str = CACHED) -> Problem:
         reason,
         "a network, or all of it on this machine",
         f"mend the network; or {remedy}; or choose a study that fetches nothing: "
-        "make run STUDY=tiny",
+        + run_command("tiny"),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -332,3 +333,16 @@ def test_every_rule_is_described(project: Project) -> None:
     del described["check"]
     rules = re.findall(r"^(\w+) \((.*)\)$", project.snakemake("--list-rules").stdout, re.M)
     assert dict(rules) == described
+
+
+def test_tables_that_no_stage_writes_are_removed(project: Project) -> None:
+    """Those of a section or a model that the study had before; the page would show them."""
+    data = project.root / "data/mini"
+    before = {path for path in data.rglob("*") if path.is_file()}
+    left = [data / name for name in ("localization.parquet", "theory/lookup.parquet")]
+    for path in left:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("1")
+    script = "from pipeline.stages.check import check; from pipeline.study.composition import load;"
+    project.command(sys.executable, "-c", f"{script} check(load())")
+    assert {path for path in data.rglob("*") if path.is_file()} == before

@@ -66,7 +66,7 @@ def test_files_are_packed_and_have_their_checksums(crate, graph):
                 checked += 1
     assert checked > 20
     assert "reports/mini/index.html" in packed
-    assert "pipeline/interventions/wavefront.py" in packed
+    assert {"pipeline/interventions/wavefront.py", "mine/README.md"} <= packed
     assert not [name for name in packed if "__pycache__" in name]
 
 
@@ -85,5 +85,5 @@ def test_a_study_that_has_to_run_makes_no_crate(project, tmp_path):
     project.replace("params.yaml", "new_tokens: 1", "new_tokens: 2")
     done = project.command(sys.executable, "-c", WRITE, str(tmp_path / "no.zip"), check=False)
     assert "generations@mini-n-2_7b" in done.stderr
-    assert "make run, then the same command again" in done.stderr
+    assert "--config study=mini, then the same command again" in done.stderr
     assert not (tmp_path / "no.zip").exists()

@@ -117,6 +117,13 @@ def test_what_earlier_stages_took_sets_the_rate(tiny: Study) -> None:
     after = Costs(tiny).seconds("memorization", model, "cpu")
     assert after == pytest.approx(1234 + 15, rel=0.05)
     assert after > 3 * before
+    many = Costs(tiny).interventions(model)
+    for partly in ({"computed": many - 1}, {"computed": many, "shards": {"reused": 1}}):
+        sidecar.write_text(json.dumps({"wall_seconds": 1234.0, "device": "cpu", **partly}))
+        assert Costs(tiny).seconds("memorization", model, "cpu") == before
+    whole = {"computed": many, "shards": {"reused": 0}}
+    sidecar.write_text(json.dumps({"wall_seconds": 1234.0, "device": "cpu", **whole}))
+    assert Costs(tiny).seconds("memorization", model, "cpu") == after
 
 
 def test_the_number_of_samples_is_that_of_the_table_once_it_is_there(tiny: Study) -> None:

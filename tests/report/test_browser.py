@@ -9,7 +9,6 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
-from xml.etree import ElementTree
 
 import polars as pl
 import pytest
@@ -330,17 +329,8 @@ def test_the_tokens_are_one_tab_stop_with_arrow_keys_and_rows_have_labels(page: 
     assert current.get_attribute("data-name") == "block-02"
 
 
-def test_a_sample_is_downloaded_as_it_is_shown_and_the_block_that_harms_it_most_is_named(
-    page: Page, address: str, written: WRITTEN
-) -> None:
+def test_the_block_that_harms_a_sample_most_is_named(page: Page, written: WRITTEN) -> None:
     grid = page.locator("#grid")
-    with page.expect_download() as started:
-        grid.locator("a[download]").click()
-    assert re.fullmatch(r"sample-\d+-tiny-neo-8\.svg", started.value.suggested_filename)
-    root = ElementTree.parse(started.value.path()).getroot()
-    drawn = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert set(grid.locator("tbody th").all_inner_texts()) <= set(drawn)
-    assert page.url.startswith(address)
     path = written[0] / "data" / "memorization" / f"{written[1][0][0]}.parquet"
     sample = int(grid.get_by_role("combobox").input_value())
     rows = tables.read(path, metrics.MEMORIZATION).filter(sample_id=sample)

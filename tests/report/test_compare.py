@@ -3,12 +3,14 @@
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
 from statsmodels.stats.proportion import proportion_confint
 
+from pipeline.analysis import views
 from pipeline.analysis.aggregate import aggregate
 from pipeline.report.compare import Side, _row, changes, read_side, read_sides, write_comparison
 from pipeline.workflow.errors import InputError
@@ -36,6 +38,24 @@ def test_a_study_does_not_differ_from_itself(before: pl.DataFrame) -> None:
     assert (made.filter(pl.col("change_low").is_not_null())["change_low"] <= 0).all()
 
 
+def test_the_categories_of_a_benchmark_are_matched_each_with_itself(before: pl.DataFrame) -> None:
+    [model] = synthetic.study(**SMALL).models
+    named = model.documents.with_columns(category=pl.format("c{}", pl.col("doc_id") % 3))
+    rows = aggregate([replace(model, documents=named)])
+    by_category = rows.filter(metric="acc_by_category")
+    assert by_category["category"].to_list() == ["c0", "c1", "c2"]
+    made = changes(rows, rows)
+    assert made.height == rows.height
+    assert made["change"].drop_nulls().abs().max() == 0
+    shown = {_row(0, row)[3] for row in made.filter(metric="acc_by_category").rows(named=True)}
+    assert shown == {f"acc_by_category, c{i}" for i in range(3)}
+    seeds = pl.concat([rows, rows.with_columns(model=pl.lit("other"))])
+    pooled = views.over_seeds(seeds)
+    assert pooled.height == rows.height
+    kept = pooled.filter(metric="acc_by_category").select("category", "value")
+    assert kept.equals(by_category.select("category", "value"))
+
+
 def test_a_change_is_after_minus_before_within_its_interval(
     before: pl.DataFrame, after: pl.DataFrame
 ) -> None:
@@ -55,6 +75,9 @@ def test_a_change_is_after_minus_before_within_its_interval(
     units = {row["metric"]: _row(0, row)[3] for row in rows}
     assert units["extractable_top_40"].endswith(" tries")
     assert units["exact_match_at_k"].endswith(" tokens")
+    assert _row(0, rows[0] | {"k": 1, "copies": 1})[3].endswith(
+        (" at 1 token, 1 copy", "1 try, 1 copy")
+    )
 
 
 def test_newcombes_example() -> None:

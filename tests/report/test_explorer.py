@@ -33,10 +33,17 @@ def test_models_edits_and_blocks(summary: pl.DataFrame, study: synthetic.Study) 
 
 
 def test_each_edit_of_a_block_says_what_it_leaves() -> None:
-    groups = [Group("each"), Group("each", "zero")]
+    groups = [Group("each", "zero"), Group("each", "noise", draws=3), Group("each")]
     [model] = synthetic.study(models={"m": ("pythia", 4)}, per_copies=8, groups=groups).models
     summary = aggregate([model])
     [found] = choices(summary, kept(evidence([model]), pooled=False))
     rows = views.memorization(summary, "exact_match").filter(block=2)
     for edit, value in rows.select("edit", "value").iter_rows():
-        assert f"→ {value:.0%}" in found["said"][edit][2]
+        if edit != "noise":
+            assert f"→ {value:.0%}" in found["said"][edit][2]
+    assert list(found["edits"]) == ["identity", "zero", "noise"], (
+        "the bypass is what is shown first"
+    )
+    drawn = rows.filter(intervention="block-02.noise-draw-1")["value"][0]
+    assert found["edits"]["noise"][2] == "block-02.noise-draw-1", "the draw that the evidence has"
+    assert f"→ {drawn:.0%}" in found["said"]["noise"][2]

@@ -19,6 +19,7 @@ from pipeline.interventions.interventions import SWEEP, Group
 from pipeline.report import appendices, browser, colours, facts, figures, markup, page, style
 from pipeline.report.claims import Finding, findings
 from pipeline.report.generations import Generations
+from pipeline.report.markup import plain
 from pipeline.report.theory_sections import TheorySection
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
@@ -394,6 +395,26 @@ def test_inline_svg_renames_ids_drops_what_leaks_and_follows_light_and_dark(html
         'style="fill: var(--ink); clip-path: url(#c)" id="f1i0"/>'
         '<use href="#f1i0" clip-path="url(#c)"/></svg>'
     )
+
+
+def test_an_edit_of_ones_own_is_called_by_its_name() -> None:
+    """And a study may lack the bypass altogether."""
+    groups = [Group("each"), Group("each", "zero")]
+    [model] = synthetic.study(models={"m": ("gpt-neo", 4)}, per_copies=8, groups=groups).models
+    own = "edits/mine.py:halve"
+    for kept in (None, "zero"):
+        rows = {"summary": aggregate([model]), "evidence": evidence([model])}
+        if kept:
+            rows = {
+                n: of.filter(pl.col("edit").is_null() | (pl.col("edit") == kept))
+                for n, of in rows.items()
+            }
+        rows = {n: of.with_columns(pl.col("edit").replace("zero", own)) for n, of in rows.items()}
+        text = Outline(page.render(page.Results("s", **rows))).text
+        told = [plain(plot.words()["caption"]) for plot in figures.plots(**rows)]
+        assert any(f"{own}: with {own}" in each for each in told) == (not kept)
+        assert own in text
+        assert ("No block was bypassed alone" in text) == bool(kept)
 
 
 def test_numbers_and_names_as_text() -> None:

@@ -130,6 +130,22 @@ def test_under_slurm_nothing_is_locked(leases: Path, monkeypatch: pytest.MonkeyP
     assert not leases.exists()
 
 
+@pytest.mark.usefixtures("leases")
+def test_the_devices_of_one_slurm_job_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an allocation in which snakemake runs; another job may count from 0 as well."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    leased = []
+    for job in ("1", "2"):
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        with device.lease():
+            first = os.environ["CUDA_VISIBLE_DEVICES"]
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+            with device.lease():
+                leased.append((first, os.environ["CUDA_VISIBLE_DEVICES"]))
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert leased == [("0", "1")] * 2
+
+
 def test_two_leases_take_two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     with holding("0,1"):

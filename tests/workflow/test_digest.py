@@ -81,7 +81,7 @@ def _stale(monkeypatch: pytest.MonkeyPatch, file: str, text: str) -> set[str]:
     tree = digest._Meaning().visit(ast.parse(text))
     monkeypatch.setattr(digest, "parsed", lambda file: tree if file == edited else parsed(file))
     monkeypatch.setattr(
-        digest, "meaning", lambda file: ast.dump(tree) if file == edited else meaning(file)
+        digest, "meaning", lambda file: digest._dump(tree) if file == edited else meaning(file)
     )
     after = _flat(digest.digests())
     return {key for key in before if before[key] != after[key]}
@@ -105,6 +105,60 @@ def test_an_edit_of_wording_concerns_no_stage(monkeypatch: pytest.MonkeyPatch, w
     edited = text.replace(old, new, 1)
     ast.parse(edited)
     assert _stale(monkeypatch, file, edited) == set()
+
+
+def test_the_digest_does_not_depend_on_the_version_of_python() -> None:
+    """Which adds fields to the tree, and leaves out what is empty."""
+    text = "def f[T](a, b=''): return f'{a:>{b}}', None, 0, ['']"
+    tree = ast.parse(text.replace("[T]", ""))
+    other = ast.parse(text.replace("[T]", ""))
+    for node in ast.walk(other):
+        if isinstance(node, ast.FunctionDef):
+            node._fields = (*node._fields, "type_params")
+            node.type_params = []  # type: ignore[attr-defined]
+            del node.decorator_list
+        if isinstance(node, ast.JoinedStr):
+            node.values.append(ast.Constant(""))
+    assert digest._dump(tree) == digest._dump(other)
+    for edited in (
+        text.replace("['']", "[]"),
+        text.replace("b=''", "b"),
+        text.replace("0", "None"),
+    ):
+        assert digest._dump(ast.parse(edited.replace("[T]", ""))) != digest._dump(tree)
+
+
+def test_all_files_of_mine_concern_the_stages_that_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pipeline").symlink_to(ROOT / "pipeline")
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    texts = {
+        "metrics.py": "from .helper import limit\n",
+        "helper.py": "limit = 1\n",
+        "words.txt": "a",
+    }
+    for name, text in texts.items():
+        Path("mine", name).write_text(text)
+    Path("mine/README.md").write_text("Metrics")
+    digest.forget()
+    known = {key: digest.digest(key) for key in ("memorization", "divergence")}
+    assert set(digest.files("memorization")) >= {Path("mine", name) for name in texts}
+    for name, text in texts.items():
+        Path("mine", name).write_text(f"{text}b = 2\n")
+        digest.forget()
+        assert digest.digest("memorization") != known["memorization"], name
+        assert digest.digest("divergence") == known["divergence"]
+        known["memorization"] = digest.digest("memorization")
+    Path("mine/README.md").write_text("Other words")
+    digest.forget()
+    assert digest.digest("memorization") == known["memorization"]
+
+
+def test_names_that_are_bound_together_have_their_definition() -> None:
+    nodes, _ = digest._reached(Path("pipeline/measure/schemas.py"), {"EXACT"})
+    assert "ROLLING, EXACT" in ast.unparse(nodes[0])
 
 
 def test_what_shapes_a_table_concerns_its_writer(monkeypatch: pytest.MonkeyPatch) -> None:

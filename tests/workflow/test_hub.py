@@ -15,7 +15,7 @@ import pytest
 from huggingface_hub import constants
 
 from pipeline.workflow.errors import InputError, Problem
-from pipeline.workflow.hub import Snapshot, listing, missing_bytes, select, snapshot
+from pipeline.workflow.hub import Snapshot, commit_of, listing, missing_bytes, select, snapshot
 from pipeline.workflow.network import WAITS, unreachable
 from tests.hub.population import PICKLE_ONLY, PYTHIA, SHARDED
 from tests.hub.server import CLIMBING_CONTENT, CLIMBING_PATH, CONTENT, Fault, Hub
@@ -273,6 +273,19 @@ def test_no_network_is_told_at_once_with_ways_to_go_on(
     assert problem.what == f"to fetch {MODEL} at {COMMIT}"
     assert NOWHERE[endpoint] in problem.got
     assert all(way in problem.remedy for way in ("HF_ENDPOINT", "HF_HUB_OFFLINE", "STUDY=tiny"))
+
+
+def test_without_the_hub_a_branch_is_what_it_was(
+    hub_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    folder = f"models--{MODEL.replace('/', '--')}"
+    kept = Path(constants.HF_HUB_CACHE) / folder / "refs/main"
+    kept.parent.mkdir(parents=True)
+    kept.write_text(COMMIT)
+    assert commit_of(MODEL, "main") == COMMIT
+    with pytest.raises(InputError):
+        commit_of(MODEL, "another")
 
 
 def test_a_name_server_that_does_not_answer_is_not_waited_for(

@@ -4,12 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from pipeline.workflow.dag import _set_aside_damaged_lock
 from pipeline.workflow.errors import InputError
 from pipeline.workflow.locks import held
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 @pytest.fixture
@@ -33,13 +36,31 @@ def test_an_id_that_another_process_has_now_is_no_lock(repository):
     assert not any(json.loads((repository / ".dvc/tmp/rwlock").read_text()).values())
 
 
-def test_a_process_that_runs_the_command_holds_its_lock(repository):
-    script = "import time; time.sleep(600)"
-    with subprocess.Popen([sys.executable, "-c", script, "repro", "--single-item", "x"]) as busy:
-        _note(repository, busy.pid, "dvc repro --single-item x")
+@pytest.mark.parametrize("program", ["-m dvc", "a folder/dvc"])
+def test_a_process_that_runs_the_command_holds_its_lock(repository, program):
+    """DVC notes the path of the program, which may have spaces."""
+    script, place = "import time; time.sleep(600)", repository / "a folder"
+    place.mkdir()
+    (place / "dvc").write_text(script)
+    run = ["-c", script] if program == "-m dvc" else [str(place / "dvc")]
+    with subprocess.Popen([sys.executable, *run, "repro", "--single-item", "x"]) as busy:
+        _note(repository, busy.pid, f"{place / 'dvc'} repro --single-item x")
         with pytest.raises(InputError, match=f"PID {busy.pid}"), held(repository / "params.yaml"):
             pass
         busy.kill()
+
+
+def test_a_study_is_not_replaced_while_another_run_is_at_work(repository):
+    script = "from pipeline.workflow.locks import take_turn; take_turn(); print(1); input()"
+    run = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": ENVIRONMENT}
+    with subprocess.Popen([sys.executable, "-c", script], **run) as busy:
+        busy.stdout.readline()
+        asked = [sys.executable, "-m", "pipeline", "study", "tiny"]
+        done = subprocess.run(asked, capture_output=True, text=True, env=ENVIRONMENT)
+        busy.kill()
+    assert done.returncode == 2
+    assert f"a run is at work in it: process {busy.pid}" in done.stderr
+    assert not (repository / "params.yaml").exists()
 
 
 WHOLE = b"schema: '2.0'\nstages:\n  check@mini:\n    cmd: python -m pipeline stage\n"

@@ -8,6 +8,7 @@ import pytest
 from huggingface_hub import constants
 
 from pipeline.plan.downloads import check, require_downloads
+from pipeline.samples.schema import Pile
 from pipeline.study.composition import compose
 from pipeline.study.schema import Study
 from pipeline.workflow.dag import Stage
@@ -42,6 +43,23 @@ def test_all_that_would_be_fetched_is_named_once(
     assert "EleutherAI/pythia-70m" in problem.what
     assert ("HF_HUB_OFFLINE is set" if offline else NOWHERE) in problem.got
     assert "STUDY=tiny" in problem.remedy
+
+
+@pytest.mark.usefixtures("hub_home")
+def test_files_that_are_not_on_the_hub_have_a_remedy_of_their_own(
+    small: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the hub answers, and the host of GPT-Neo's samples does not."""
+    source = small.family("gpt-neo").samples
+    assert isinstance(source, Pile)
+    lost = {source.url: "no connection"}
+    monkeypatch.setattr("pipeline.plan.downloads.unreachable", lost.get)
+    with pytest.raises(NoNetworkError) as caught:
+        require_downloads(small, stages("samples@small-gpt-neo"))
+    (problem,) = caught.value.problems
+    assert problem.what == f"to fetch {source.url}"
+    assert "run.pile_folder" in problem.remedy
+    assert "HF_HOME" not in problem.remedy
 
 
 @pytest.mark.usefixtures("hub_home")

@@ -188,7 +188,7 @@ def lengths(summary: pl.DataFrame) -> Iterator[Plot]:
         "suffixes": _median(data.filter(whole)),
         "panels": panels(data),
         "accuracy": extent(tokens["value"]),
-        "lowest": lowest(data.filter(metric="exact_match_at_k")),
+        "lowest": lowest(data.filter(whole)),
     }
     yield Plot("length", data, draw_lengths, values)
 

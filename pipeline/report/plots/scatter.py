@@ -54,6 +54,8 @@ def scatters(summary: pl.DataFrame, evidence: pl.DataFrame) -> Iterator[Plot]:
     }
     for name, _ in views.models(summary):
         data = joined.filter(model=name)
+        if not by_block(data).height:
+            continue
         values = {
             "model": name,
             "panels": count(data["task"].n_unique()),

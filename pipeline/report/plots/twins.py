@@ -47,12 +47,12 @@ def _beyond(rows: pl.DataFrame) -> dict[str, Any]:
     unmodified = rows.filter(pl.col("block").is_null()).sort("copies")
     most, fewest = unmodified.row(-1, named=True), unmodified.row(0, named=True)
     of_most = later_blocks(rows.filter(copies=most["copies"]))
-    lowest = of_most.sort("value", "block").row(0, named=True)
-    known = {"seen": most, "unseen": fewest, "harmed": lowest}
+    lowest = of_most.sort("value", "block").head(1).to_dicts()
+    known = {"seen": most, "unseen": fewest, **({"harmed": lowest[0]} if lowest else {})}
     return {
         "most": count(most["copies"]),
         "fewest": count(fewest["copies"]) if fewest["copies"] else None,
-        "block": str(lowest["block"]),
+        "block": str(lowest[0]["block"]) if lowest else None,
         **{key: share(row["value"], row["low"], row["high"]) for key, row in known.items()},
     }
 
