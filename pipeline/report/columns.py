@@ -18,7 +18,7 @@ _OWN = {
     "coarse": "bound of norms and spread, in the unit of change",
     "corrected": "corrected bound, in the unit of change",
     "corrected_violated": "samples whose change exceeds the corrected bound",
-    "displacement": "by which the bypass of the block moves the residual stream, cosine distance",
+    "displacement": "by which the bypass of the block moves the residual stream, over its length",
     "drop": "share of the baseline that is lost; negative where the score grows",
     "experiment": "of the theory, by name",
     "falls": "whether the value is below the baseline's, with p_holm below 0.05",

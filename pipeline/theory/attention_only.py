@@ -57,11 +57,12 @@ def attention_only(grid: AttentionOnly, progress: Progress = silent) -> pl.DataF
     """
     stacks = list(_stacks(grid))
     done, total = count(1), sum(steps for *_, steps in stacks)
-    outcomes: dict[tuple[Shape, int], dict[str, float]] = {}
+    outcomes: dict[tuple[int, Shape, int], dict[str, float]] = {}
     for stacked, seeds, steps in stacks:
         stack = Stack(stacked, seeds)
         stack.train(steps, grid.learning_rate, lambda: progress(next(done), total))
-        outcomes |= dict(zip(zip(stacked, seeds, strict=True), stack.outcomes(), strict=True))
+        models = [(steps, *model) for model in zip(stacked, seeds, strict=True)]
+        outcomes |= dict(zip(models, stack.outcomes(), strict=True))
     rows = [
         {
             **asdict(shape),
@@ -75,7 +76,7 @@ def attention_only(grid: AttentionOnly, progress: Progress = silent) -> pl.DataF
         for experiment, members in shapes(grid).items()
         for shape in members
         for seed in grid.seeds
-        for quantity, value in outcomes[shape, seed].items()
+        for quantity, value in outcomes[_steps(experiment, grid), shape, seed].items()
     ]
     return experiment_table(ATTENTION_ONLY, rows)
 
@@ -156,7 +157,7 @@ def _stacks(grid: AttentionOnly) -> Iterator[tuple[Sequence[Shape], Sequence[int
     """The models in groups that can be trained at once: shapes, seeds, steps."""
     kinds: dict[Any, list[tuple[Shape, int]]] = {}
     for experiment, members in shapes(grid).items():
-        steps = grid.narrow_steps if experiment == "narrow" else grid.steps
+        steps = _steps(experiment, grid)
         for shape in members:
             kind = (steps, shape.architecture, shape.vocabulary, shape.hidden > 0)
             models = kinds.setdefault(kind, [])
@@ -168,6 +169,11 @@ def _stacks(grid: AttentionOnly) -> Iterator[tuple[Sequence[Shape], Sequence[int
         for start in range(0, len(models), size):
             stacked, seeds = zip(*models[start : start + size], strict=True)
             yield stacked, seeds, steps
+
+
+def _steps(experiment: str, grid: AttentionOnly) -> int:
+    """The steps for which the models of an experiment are trained."""
+    return grid.narrow_steps if experiment == "narrow" else grid.steps
 
 
 def _bound(quantity: str, shape: Shape, seed: int) -> float | None:

@@ -173,7 +173,8 @@ def _on_tables(grid: Constructive, heads: int, seed: int) -> Iterator[dict[str, 
         for chosen in (False, True)
     }
     counts = {round(load * most[False]) for load in grid.loads}
-    counts |= {most[chosen] + more for chosen in most for more in (0, 1)}
+    printed = {heads * grid.head_width, heads * grid.head_width + grid.width}
+    counts |= {claimed + more for claimed in (*most.values(), *printed) for more in (0, 1)}
     for count, chosen in product(sorted(counts & {*range(1, len(sequences) + 1)}), most):
         some, target = (every[0][:count], every[1][:count]), unembedding[answers[:count]]
         solved = build(some, target, unembedding, chosen=chosen)

@@ -33,13 +33,14 @@ PLAIN, SHARED, MLP, FROZEN = "attention-only", "shared-bottleneck", "mlp", "froz
 """Architectures. An MLP (GELU) stands behind attention where F is above 0.
 
 Heads have projections of their own, as in the theorems; in a shared bottleneck they all read and
-write through one of width K, as in the published code. Frozen attention keeps its random weights.
+write through one of width K, as in the published code, which has none where K = D: there it
+restricts nothing here either. Frozen attention keeps its random weights.
 """
 
 
 @dataclass(frozen=True)
 class Shape:
-    """One model. There is no LayerNorm and no bias in attention, as in the theorems.
+    """One model. There is no bias in attention, as in the theorems.
 
     Args:
         vocabulary: N, tokens, at least 1, as the other sizes but F.
