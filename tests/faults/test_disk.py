@@ -296,7 +296,7 @@ def test_a_study_where_params_may_not_be_written(project: Path) -> None:
         status, said = run(project, "study", "small", within=without_privileges())
     finally:
         project.chmod(0o755)
-    assert_refused(status, said, "loops.yaml", "Permission denied")
+    assert_refused(status, said, "Permission denied")
     assert (project / "params.yaml").read_bytes() == before
     assert not list(project.glob(".*part*"))
 

@@ -83,7 +83,7 @@ def test_a_change_is_after_minus_before_within_its_interval(
 def test_newcombes_example() -> None:
     """Newcombe (1998), Table II (a): 56/70 against 48/80, method 10: 0.0524 to 0.3339."""
     key = {"model": "m", "intervention": "baseline", "split": "memorized", "task": "t"}
-    kinds = {"k": pl.UInt16, "copies": pl.UInt32, "block": pl.UInt16}
+    kinds = {"k": pl.UInt16, "copies": pl.UInt32, "block": pl.UInt16, "category": pl.String}
     kinds["higher_is_better"] = pl.Boolean
     sides = []
     for right, n in ((48, 80), (56, 70)):
