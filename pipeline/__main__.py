@@ -206,8 +206,8 @@ def audit(
         )
     if document:
         options["samples"] = auditing.longest(document, reference, corpus)
-    begun = auditing.AUDITS / name / auditing.ORIGIN
-    commits = {each: pinned(each, begun) for each in (model, reference) if each}
+    known = auditing.commits_of(name)
+    commits = {each: pinned(each, known.get(each)) for each in (model, reference) if each}
     parted = [word.rpartition("=") for word in sys.argv[1:]]  # --model=NAME is one word
     words = [option + equals + commits.get(value, value) for option, equals, value in parted]
     options |= {"model": commits[model], "reference": commits.get(reference or "")}
@@ -215,7 +215,7 @@ def audit(
     values = auditing.study(asked, words)
     with _working_in(asked.folder):
         take_turn()
-    auditing.prepare(asked)
+    auditing.prepare(asked, commits)
     page = (asked.shown[1] / ("document" if document else "") / "index.html").absolute()
     with _working_in(asked.folder):
         with held(PARAMS):

@@ -36,9 +36,9 @@ LIMITS = {
 """Limits of the sizes by which transformers loops, or for which it computes tables, while it builds
 a model. Another absurd size takes nothing before it is found not to fit the weights."""
 
-_MASKS = re.compile(r"\.attention\.(masked_)?bias$")
+_MASKS = re.compile(r"\.att(entio)?n\.(masked_)?bias$")
 """Masks that old versions of transformers stored with the weights. It declares that it ignores them
-for GPT-NeoX, but not for GPT-Neo."""
+for GPT-NeoX, but not for GPT-Neo, GPT-J, nor all of those of GPT-2."""
 
 
 def skeleton(folder: Path, files: Collection[str], where: str) -> PreTrainedModel:

@@ -231,10 +231,26 @@ def _documents(task: ConfigurableTask, limit: float | None) -> list[_Document]:
     return list(documents.values())
 
 
+def require_start(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise for a tokenizer that has no token to put before a text.
+
+    Raises:
+        InputError: it is one.
+    """
+    if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
+        raise bad_input(
+            "the tokenizer, for benchmarks",
+            "neither a bos nor an eos token",
+            "one of them, which lm-eval puts before a text",
+            "name one in tokenizer_config.json, or leave out the benchmarks",
+        )
+
+
 def _tokenize(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, documents: Sequence[_Document]
 ) -> _Items:
-    """Turn all requests into token ids, each distinct pair once."""
+    """Turn all requests into token ids, each distinct pair once; raises as `require_start`."""
+    require_start(tokenizer)
     positions: dict[Request, int] = {}
     of_request: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     with quiet():

@@ -128,7 +128,7 @@ def wants(study: Study, stage: Stage) -> list[Want]:
     if key in study.models:  # evaluations too read the Hugging Face cache
         model = study.models[key]
         if isinstance(pinned := model.checkpoint, Hub):
-            stored = STORED[study.family(model.family).samples.source]
+            stored = STORED.get(study.family(model.family).samples.source, "float32")
             guess = pinned.billions * 1e9 * BYTES[stored]
             needed = ("config.json", *WEIGHTS)
             return [Want(*pinned.pin, "model", CHECKPOINT_FILES, needed, guess)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,9 @@ def read_texts(
     if show_text and (tokenizer := tokenizer_file(data, [manifest])):
         from tokenizers import Tokenizer
 
-        decode = Tokenizer.from_file(str(tokenizer)).decode_batch
+        decode = partial(
+            Tokenizer.from_file(str(tokenizer)).decode_batch, skip_special_tokens=False
+        )
         frame = frame.with_columns(
             pl.Series(part, decode(frame[part].fill_null([]).to_list()), pl.String)
             for part in WORDS

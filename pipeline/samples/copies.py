@@ -55,7 +55,8 @@ def exact_copies(corpus: Sequence[str], passages: Sequence[str]) -> NDArray[np.i
     if not text:
         return np.zeros(len(passages), np.int64)
     array = divsufsort(text)
-    return np.array([sa_search(text, array, _bytes(each))[0] for each in passages], np.int64)
+    found = (sa_search(text, array, sought)[0] if sought else 0 for sought in map(_bytes, passages))
+    return np.array(list(found), np.int64)
 
 
 def near_copies(corpus: Sequence[str], passages: Sequence[str]) -> NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -100,17 +101,21 @@ def _lines(path: Path) -> list[int]:
     csv.field_size_limit(2**31 - 1)
     rows = csv.reader(io.StringIO(text, newline=""))
     try:
-        ends = [rows.line_num for _ in rows]
+        starts, before = [], 0
+        for row in rows:
+            starts += [before + 1] * bool(row)  # blank lines are no rows
+            before = rows.line_num
     except csv.Error:  # what polars reads all the same
         return []
-    return [end + 1 for end in ends[:-1]]
+    return starts[1:]
 
 
 def _table(path: Path) -> pl.DataFrame:
     """The table of a file that is not plain text."""
     if path.suffix.lower() not in (*LINES, *COMMA) or _head(path) == PARQUET:
         return tables.read(path, {}, remedy=REMEDY)
-    content = io.BytesIO(_bytes(path))  # polars would read a name as a pattern
+    whole = _bytes(path).removeprefix(codecs.BOM_UTF8)  # polars would read a name as a pattern
+    content = io.BytesIO(_without_blank_lines(whole) if path.suffix.lower() in COMMA else whole)
     strings = {name: pl.String for name in TYPES if name != "copies"}
     try:
         if path.suffix.lower() in COMMA:
@@ -123,6 +128,16 @@ def _table(path: Path) -> pl.DataFrame:
         line, why = _broken_line(content.getvalue()) or ("", shorten(got[0], 300))
         expected = "JSON lines, an object a line, in UTF-8"
         raise bad_input(f"{path}{line}", why, expected, REMEDY) from error
+
+
+def _without_blank_lines(content: bytes) -> bytes:
+    """CSV without its blank lines, which are no rows; one within quotes stays."""
+    kept, quotes = list[bytes](), 0
+    for line in content.split(b"\n"):
+        if line.strip(b"\r") or quotes % 2:
+            kept.append(line)
+        quotes += line.count(b'"')
+    return b"\n".join([*kept, b""])
 
 
 def _broken_line(content: bytes) -> tuple[str, str] | None:
@@ -145,7 +160,10 @@ def _cast(column: pl.Series) -> tuple[pl.Series, tuple[str, str, str] | None]:
         return column, (str(dtype), f"whole numbers, 0 to {MOST}", "mend or drop the column")
     try:
         if name == "tokens" and dtype == pl.String:  # CSV has no lists
-            column = column.str.json_decode(pl.List(pl.Int64))
+            column = column.str.json_decode(pl.List(pl.Float64))
+            parts = column.explode().drop_nulls()
+            if (parts != parts.floor()).any():
+                return column, ("numbers that are not whole", "lists of integers", "convert it")
         elif name == "tokens" and not (
             isinstance(dtype, (pl.List, pl.Array)) and dtype.inner.is_integer()
         ):

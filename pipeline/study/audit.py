@@ -10,6 +10,7 @@ DVC keeps its results there::
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -42,6 +43,7 @@ REFERENCE = "reference"
 """The name of the reference model, of its family, and of the link to a reference."""
 
 ORIGIN = "origin"
+COMMITS = "commits.json"
 """The file of an audit's folder that says which model it belongs to."""
 
 WRITTEN = Path("written")
@@ -201,15 +203,19 @@ def study(asked: Asked, words: Sequence[str] = ()) -> dict[str, Any]:
             config: Any = model.config
             lengths = asked.prefix_length, asked.suffix_length
             encode = encoder(tokenizer_of(found))
+            if asked.tasks:
+                from pipeline.measure.benchmarks import require_start  # slow to import
+
+                require_start(tokenizer_of(found))
             made = cut(asked.samples, encode, *lengths, skip_short=asked.skip_short)
             check_samples(made, min(config.vocab_size, tokens), context_length(config))
             if asked.document:
                 lines = [Group(**line) for line in values["interventions"]]
                 listed = sweep(config.get_text_config().num_hidden_layers, lines)
                 named("--edits", values["windows"]["interventions"], listed)
-            stored = str(model.dtype).removeprefix("torch.")
-            if asked.dtype is None and stored in BYTES and stored != "float64":
-                values["evaluation"][FAMILY]["dtype"] = stored
+        stored = str(model.dtype).removeprefix("torch.")
+        if asked.dtype is None and stored in BYTES and stored != "float64":
+            values["evaluation"][family["name"]]["dtype"] = stored
     if asked.tasks and Path(asked.tasks).is_dir():
         from pipeline.tasks.loading import load_tasks, tasks_in  # slow to import, rarely needed
 
@@ -273,7 +279,7 @@ def _values(asked: Asked, words: Sequence[str]) -> dict[str, Any]:
             if asked.edits != NO_EDITS
         ],
         **_benchmarks(asked),
-        "evaluation": {family["name"]: evaluated for family in families.values()},
+        "evaluation": {family["name"]: dict(evaluated) for family in families.values()},
         "report": {"show_text": asked.show_text, "command": command(words)},
         "run": {**shared["run"], "threads": asked.threads, "token_budget": asked.token_budget},
         "windows": windows if asked.document else None,
@@ -341,10 +347,20 @@ def require_unused(asked: Asked) -> None:
             )
 
 
-def prepare(asked: Asked) -> None:
+def commits_of(name: str) -> dict[str, str]:
+    """Model as an audit of this name was given it -> OWNER/NAME@COMMIT, which it keeps."""
+    file = AUDITS / name / COMMITS
+    return dict(json.loads(file.read_text("utf-8"))) if file.is_file() else {}
+
+
+def prepare(asked: Asked, commits: Mapping[str, str] | None = None) -> None:
     """Create the audit's folder, or its missing parts; the caller writes its params.yaml.
 
     The caller has taken the folder's turn, so no other audit prepares it.
+
+    Args:
+        asked: the audit.
+        commits: for `commits_of`.
 
     Raises:
         InputError: the package does not come from a clone; or as `require_unused`.
@@ -355,6 +371,7 @@ def prepare(asked: Asked) -> None:
     folder = asked.folder
     # before anything else, so that the same command continues wherever it was killed
     write_text(folder / ORIGIN, asked.origin)
+    write_text(folder / COMMITS, json.dumps(commits or {}))
     for old in folder.glob("samples*"):
         old.unlink()
     links = {name: ROOT / name for name in LINKED}

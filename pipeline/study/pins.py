@@ -67,12 +67,12 @@ def pin(study: str, conf: Path = CONF) -> list[str]:
     return made[::-1]
 
 
-def pinned(model: str, origin: Path | None = None) -> str:
+def pinned(model: str, kept: str | None = None) -> str:
     """A model of the command line, a branch of the hub replaced by its commit, which is printed.
 
     Args:
         model: a folder, OWNER/NAME@COMMIT, OWNER/NAME@BRANCH, or OWNER/NAME for its ``main``.
-        origin: the file that names the model of an audit; one that has begun keeps its commit.
+        kept: OWNER/NAME@COMMIT that this name has stood for; None: it is looked up.
 
     Returns:
         OWNER/NAME@COMMIT; or `model`, if it is no branch of a repository.
@@ -83,16 +83,14 @@ def pinned(model: str, origin: Path | None = None) -> str:
     named = re.fullmatch(r"(?P<repo>[\w.-]+/[\w.-]+?)(@(?P<branch>[\w./-]+))?", model)
     if named is None or Path(model).exists() or WHOLE.fullmatch(named["branch"] or ""):
         return model
-    begun = origin.read_text("utf-8") if origin and origin.is_file() else ""
-    kept = re.fullmatch(rf"repo {re.escape(named['repo'])}, commit ({WHOLE.pattern})", begun)
     try:
-        commit = kept[1] if kept else commit_of(named["repo"], named["branch"] or "main")
+        found = kept or f"{named['repo']}@{commit_of(named['repo'], named['branch'] or 'main')}"
     except InputError as error:
         expected, remedy = "an existing folder, or a model of the hub", "correct the name"
         nothing = Problem(model, "no folder, and not found on the hub:", expected, remedy)
         raise InputError(nothing, *error.problems) from error
-    print(f"{model} is {named['repo']}@{commit}", flush=True)
-    return f"{named['repo']}@{commit}"
+    print(f"{model} is {found}", flush=True)
+    return found
 
 
 def _branches(node: Any, key: str = "") -> Iterator[tuple[tuple[int, int], tuple[str, str, Kind]]]:

@@ -169,7 +169,8 @@ def describe(tasks: Mapping[str, ConfigurableTask], folder: str | Path) -> dict[
         content = hashlib.sha256()
         documents = list(task.eval_docs)
         for document in documents:
-            content.update(json.dumps(document, sort_keys=True, ensure_ascii=False).encode())
+            told = json.dumps(document, sort_keys=True, ensure_ascii=False, default=str)  # dates, …
+            content.update(told.encode())
         described[name] = {
             "version": task.VERSION,
             "num_fewshot": task.config.num_fewshot or 0,

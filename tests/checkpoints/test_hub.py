@@ -17,7 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from pipeline.checkpoints import loading
+from pipeline.checkpoints import fit, loading
 from pipeline.checkpoints.folder import describe
 from pipeline.checkpoints.hub import fetch_checkpoint
 from pipeline.checkpoints.loading import load_model
@@ -384,6 +384,15 @@ def test_the_names_of_older_files_are_taken(
         states.append(load_model(tmp_path / name, "float32").state_dict())
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_stored_masks_are_known_by_their_names_and_biases_are_none() -> None:
+    """Of GPT-2 and GPT-J, whose module has a shorter name, too."""
+    for part in ("attention", "attn", "attn.attention"):
+        for name in ("bias", "masked_bias"):
+            assert fit._MASKS.search(f"transformer.h.0.{part}.{name}")
+    for name in ("attn.c_attn.bias", "attn.bias.weight", "mlp.bias", "attention.dense.bias"):
+        assert not fit._MASKS.search(f"transformer.h.0.{name}")
 
 
 def _second_value(delta: float) -> Change:

@@ -6,6 +6,7 @@ import json
 import logging
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import lm_eval
@@ -25,7 +26,7 @@ from transformers import (
 
 from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.measure import benchmarks, schemas
-from pipeline.measure.benchmarks import measure
+from pipeline.measure.benchmarks import measure, require_start
 from pipeline.tasks import loading
 from pipeline.tasks.datasets import fetch_datasets
 from pipeline.tasks.loading import describe, load_tasks
@@ -573,6 +574,8 @@ def test_the_checksum_of_the_documents_is_that_of_each_of_them(tmp_path):
     ]
     made = {checksum(f"c{i}", other)["documents_sha256"] for i, other in enumerate(others)}
     assert len(made | {first["documents_sha256"]}) == 5
+    dated = [{**each, "asked": "2024-03-05"} for each in documents]  # which `datasets` makes dates
+    assert checksum("dated", dated)["documents_sha256"] not in made
 
 
 def test_a_task_whose_dataset_was_not_fetched_is_refused(fetched):
@@ -628,3 +631,9 @@ def test_a_folder_that_was_damaged_is_refused(fetched, damage):
         load_tasks(["arc_easy", "piqa"], fetched)
     (problem,) = caught.value.problems
     assert "run the stage that fetches it" in problem.remedy
+
+
+def test_a_tokenizer_without_a_token_to_begin_with_is_refused():
+    require_start(SimpleNamespace(bos_token_id=None, eos_token_id=0))
+    with pytest.raises(InputError, match="neither a bos nor an eos token"):
+        require_start(SimpleNamespace(bos_token_id=None, eos_token_id=None))

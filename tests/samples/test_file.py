@@ -91,6 +91,8 @@ def test_plain_text_is_cut_into_consecutive_samples(tmp_path: Path, name: str) -
     ("name", "content", "lines"),
     [
         ("t.csv", 'text,n\nabc,1\n"ab\ncd",2\nabc,3\n', [2, 3, 5]),
+        ("t.csv", 'text,n\n\nabc,1\r\n\r\n"a\n\nd",2\n\n', [3, 5]),
+        ("t.jsonl", '\ufeff{"text": "abc"}\n', [1]),
         ("t.jsonl", '{"text": "abc"}\n\n{"text": "abd"}\n', [1, 3]),
         ("t.txt", "ab\nde\nghi", [1, 2, 3]),
     ],
@@ -173,6 +175,7 @@ def test_hostile_columns_are_refused(tmp_path: Path, case: str) -> None:
         ("t.csv", b'text\n"ab', "CSV"),
         ("t.csv", b"tokens\n1 2 3\n", "tokens"),
         ("t.csv", b'tokens\n"[1, 99999999999999999999999]"\n', "tokens"),
+        ("t.csv", b'tokens\n"[1.9, 2, 3]"\n', "not whole"),
         ("t.jsonl", b'{"text": "\xff"}\n', "UTF-8"),
         ("t.jsonl", b"{", "JSON lines"),
         ("t.jsonl", b'{"text": "a"}\n\n{"text": "b"\n{"text": "c"}\n', "t.jsonl: line 3"),

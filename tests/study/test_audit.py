@@ -18,12 +18,15 @@ import polars as pl
 import pytest
 
 from pipeline.analysis.rows import SUMMARY
+from pipeline.plan.downloads import wants
 from pipeline.study import audit
 from pipeline.study.composition import write
 from pipeline.study.pins import pinned
+from pipeline.study.schema import Study
 from pipeline.tasks.datasets import fetch_datasets
 from pipeline.tasks.loading import load_tasks
 from pipeline.workflow import tables
+from pipeline.workflow.dag import Stage
 from pipeline.workflow.errors import InputError
 from pipeline.workflow.locks import TURN
 from tests import own
@@ -166,18 +169,17 @@ def test_a_task_of_lm_evals_is_pinned_when_the_audit_begins(
 def test_a_model_of_the_hub_is_pinned_when_the_audit_begins(
     hub: Hub, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    first, origin = hub.model("own/model").add({"config.json": b"{}"}), tmp_path / audit.ORIGIN
+    first = hub.model("own/model").add({"config.json": b"{}"})
     hub.model("own/model").add({"config.json": b"{ }"}, ref="step1")
     step = hub.model("own/model").refs["step1"]
-    assert pinned("own/model", origin) == f"own/model@{first}"
+    assert pinned("own/model") == f"own/model@{first}"
     assert f"own/model is own/model@{first}" in capsys.readouterr().out
     assert pinned("own/model@step1") == f"own/model@{step}"
-    origin.write_text(f"repo own/model, commit {first}")
     hub.model("own/model").add({"config.json": b"{  }"})
     hub.log.clear()
     for same in (f"own/model@{step}", str(tmp_path), "tiny-neo-8"):
-        assert pinned(same, origin) == same
-    assert pinned("own/model", origin) == f"own/model@{first}", "the branch has moved"
+        assert pinned(same) == same
+    assert pinned("own/model", f"own/model@{first}") == f"own/model@{first}", "the branch has moved"
     assert hub.log == []
     with pytest.raises(InputError, match=r"no folder, and not found on the hub[\s\S]*step2"):
         pinned("own/model@step2")
@@ -260,6 +262,29 @@ def test_killed_while_its_folder_is_made_the_same_command_goes_on(
     audit.require_unused(asked)
     audit.prepare(asked)
     assert all((asked.folder / name).exists() for name in (*audit.LINKED, "model", "samples.txt"))
+
+
+def test_a_commit_is_kept_for_the_name_that_it_was_asked_by(asked: audit.Asked) -> None:
+    """Another branch of the repository, or its use as a reference, is another name."""
+    assert audit.commits_of(asked.name) == {}
+    audit.prepare(asked, {"own/model@step1": "own/model@1", "own/model": "own/model@2"})
+    kept = audit.commits_of(asked.name)
+    assert [kept.get(f"own/model{at}") for at in ("@step1", "", "@step2")] == [
+        "own/model@1",
+        "own/model@2",
+        None,
+    ]
+
+
+def test_a_model_of_the_hub_with_a_file_of_samples_can_be_planned(asked: audit.Asked) -> None:
+    """And the model that a document is compared with has a precision of its own."""
+    hub = f"own/model@{COMMIT}"
+    values = audit._values(replace(asked, model=hub), ["--model", hub])
+    wanted = wants(Study.model_validate(values), Stage("checkpoint@audit-mine-mine", (), ()))
+    assert [want.repo for want in wanted] == ["own/model"]
+    document = replace(asked, document=asked.samples, reference=asked.model)
+    both = audit._values(document, [])["evaluation"]
+    assert len({id(each) for each in both.values()}) == len(both) == 2
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "data/a.parquet"])
