@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, Locator, Page, Route
 from tokenizers import Tokenizer, decoders, models
 
 from pipeline.analysis import aggregate
+from pipeline.interventions.interventions import Group
 from pipeline.measure import metrics
 from pipeline.report import figures
 from pipeline.report import page as report
@@ -338,6 +339,26 @@ def test_the_block_that_harms_a_sample_most_is_named(page: Page, written: WRITTE
     least = single.filter(pl.col("suffix_log_prob") == pl.col("suffix_log_prob").min())
     named = rf"; ({'|'.join(least['intervention'])}) harms it most"
     assert re.search(named, grid.locator("output").inner_text())
+
+
+@pytest.mark.slow
+def test_samples_are_shown_where_no_block_was_edited_alone(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    groups = [Group("quartiles")]
+    made = synthetic.study(models={"m": ("pythia", 4)}, per_copies=8, groups=groups)
+    named, summary = made.write(tmp_path / "data"), tmp_path / "data" / "summary.parquet"
+    aggregate.write_summary("tiny", named, tmp_path / "data", summary)
+    figures.write_figures(summary, tmp_path / "figures", tmp_path / "data")
+    with Visit(chromium, _published(tmp_path, named)) as page:
+        grid = page.locator("#grid")
+        rows = grid.locator("tbody th").all_inner_texts()
+        assert rows == ["baseline", *(f"quartile-{i}" for i in range(1, 5))]
+        caption = grid.locator("caption").inner_text()
+        grid.get_by_role("combobox").select_option(index=1)
+        assert grid.locator("caption").inner_text() != caption
+        grid.locator("tbody th", has_text="quartile-2").click()
+        assert "under quartile-2" in grid.locator(".told").inner_text()
 
 
 @pytest.mark.slow
