@@ -25,7 +25,7 @@ from pipeline.workflow.provenance import LIBRARIES, VERSIONS
 CODE = Path("data/code.yaml")
 STAGES = Path("pipeline/stages")
 OWN = "mine"
-"""The folder of a user's own metrics and figures, all of whose files count."""
+"""The folder of a user's own metrics and figures, all of whose modules count."""
 
 CARRIERS = re.compile(
     r"pipeline/(__main__\.py|plan/|study/|stages/registry\.py|workflow/(?!tables\.py))"
@@ -97,7 +97,8 @@ def files(key: str) -> list[Path]:
         file = todo.pop()
         if file not in modules and not CARRIERS.match(str(file)):
             modules.add(file)
-            todo |= _files(_imports_in(file)) | (_own_files() if file.parts[0] == OWN else set())
+            own = set(Path(OWN).rglob("*.py")) if file.parts[0] == OWN else set()
+            todo |= _files(_imports_in(file)) | own
     files = set[Path](modules)
     new = files
     while new:
@@ -187,12 +188,6 @@ def _dump(node: object) -> str:
     return f"{type(node).__name__}({', '.join(told)})"
 
 
-def _own_files() -> set[Path]:
-    """The files of `OWN`, but for its README."""
-    files = (file for file in Path(OWN).rglob("*") if file.is_file() and file.suffix != ".md")
-    return {file for file in files if "__pycache__" not in file.parts}
-
-
 def _functions(module: Path) -> list[str]:
     """The functions of stages in a module; each takes the study first."""
     functions = (node for node in parsed(module).body if isinstance(node, ast.FunctionDef))
@@ -275,9 +270,9 @@ def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
 @cache
 def _data(named_in: Path) -> set[Path]:
     """The data files of a room that one of its modules, or another of its data files, names."""
-    room = Path(*named_in.parts[:2])
+    room = Path(OWN) if named_in.parts[0] == OWN else Path(*named_in.parts[:2])
     if named_in.suffix != ".py":
-        words = set(re.split(r"[\s\"'/]+", named_in.read_text(encoding="utf-8")))
+        words = set(re.split(r"[\s\"'/]+", named_in.read_text("utf-8", errors="replace")))
     else:
         constants = (node for node in ast.walk(parsed(named_in)) if isinstance(node, ast.Constant))
         texts = [node.value for node in constants if isinstance(node.value, str)]

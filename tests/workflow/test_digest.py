@@ -128,20 +128,24 @@ def test_the_digest_does_not_depend_on_the_version_of_python() -> None:
         assert digest._dump(ast.parse(edited.replace("[T]", ""))) != digest._dump(tree)
 
 
-def test_all_files_of_mine_concern_the_stages_that_read_it(
+def test_what_mine_uses_concerns_the_stages_that_read_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Helpers, and data files that a module names; a folder for all else, such as a model."""
     (tmp_path / "pipeline").symlink_to(ROOT / "pipeline")
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path)
     texts = {
-        "metrics.py": "from .helper import limit\n",
+        "metrics.py": "from .helper import limit\nWORDS = 'mine/words.txt'\n",
         "helper.py": "limit = 1\n",
         "words.txt": "a",
     }
     for name, text in texts.items():
         Path("mine", name).write_text(text)
-    Path("mine/README.md").write_text("Metrics")
+    others = [Path("mine/README.md"), Path("mine/model/weights.bin")]
+    others[1].parent.mkdir()
+    for path in others:
+        path.write_bytes(b"\xa0")
     digest.forget()
     known = {key: digest.digest(key) for key in ("memorization", "divergence")}
     assert set(digest.files("memorization")) >= {Path("mine", name) for name in texts}
@@ -151,7 +155,8 @@ def test_all_files_of_mine_concern_the_stages_that_read_it(
         assert digest.digest("memorization") != known["memorization"], name
         assert digest.digest("divergence") == known["divergence"]
         known["memorization"] = digest.digest("memorization")
-    Path("mine/README.md").write_text("Other words")
+    for path in others:
+        path.write_bytes(b"\xa1")
     digest.forget()
     assert digest.digest("memorization") == known["memorization"]
 
