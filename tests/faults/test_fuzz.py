@@ -260,6 +260,5 @@ def test_any_manifest(
             manifest = read_manifest(folder)
             assert isinstance(manifest, Manifest)
             assert manifest.weight_bytes("float32") > 0
-            assert list(manifest.files) + list(manifest.origin) + [manifest.name]
 
         accepted(read)
