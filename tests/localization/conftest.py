@@ -7,6 +7,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from tests.measure.cases import samples_of
+
 V, P, S = 48, 8, 4
 
 
@@ -30,13 +32,8 @@ def small(family: str, blocks: int = 2) -> PreTrainedModel:
     return AutoModelForCausalLM.from_config(config).eval()
 
 
-def samples_of(tokens: torch.Tensor) -> pl.DataFrame:
-    """Samples with the columns that training reads."""
-    return pl.DataFrame({"tokens": tokens.tolist(), "suffix_length": [S] * len(tokens)})
-
-
 @pytest.fixture(scope="session")
 def samples() -> pl.DataFrame:
     """Six texts to memorize."""
     generator = torch.Generator().manual_seed(1)
-    return samples_of(torch.randint(1, V, (6, P + S), generator=generator))
+    return samples_of(torch.randint(1, V, (6, P + S), generator=generator).tolist(), P, S)

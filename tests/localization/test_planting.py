@@ -102,8 +102,10 @@ def test_weights_outside_of_the_mask_are_bit_identical(
     own = weights(base.model, truth, places, LEARNING.seed)
     made, steps = plant(base, truth, places, LEARNING, samples)
     assert steps == 16
+    assert not made.training
     inside = 0
     for name, value in made.named_parameters():
+        assert value.requires_grad
         changed = value != before[name]
         allowed = own.get(name, torch.zeros_like(changed))
         assert not (changed & ~allowed).any(), name

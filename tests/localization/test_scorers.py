@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 import torch
 from torch import Tensor
@@ -20,12 +19,13 @@ from pipeline.localization import scorers
 from pipeline.localization.planting import Planted
 from pipeline.localization.scorers import SCORERS, Subject, without, written
 from pipeline.localization.scoring import own_scorers, removed, score
-from pipeline.mitigations.neurons import hard_concrete, slimmed
+from pipeline.mitigations.neurons import hard_concrete, integrated_gradients, slimmed
 from pipeline.mitigations.rows import Rows, log_probs
 from pipeline.models.grids import GRIDS
 from pipeline.models.places import Place, grid, masks
 from pipeline.workflow.errors import InputError
 from tests.localization.conftest import P, V, small
+from tests.measure.cases import samples_of
 
 KINDS = {"blocks": "both", "heads": "head", "neurons": "neurons"}
 
@@ -45,8 +45,7 @@ def learned() -> tuple[PreTrainedModel, PreTrainedModel]:
     twin = small("gpt_neox")
     model, rows = copy.deepcopy(twin), rows_of(1)
     recipe = Learning(seed=0, batch_rows=6, epochs=60, most_rounds=3, recited=1, learning_rate=0.02)
-    frame = pl.DataFrame({"tokens": rows.tokens.tolist(), "suffix_length": [4] * len(rows)})
-    learn(recipe, model, frame, masks(model, [Place(1, "both")]))
+    learn(recipe, model, samples_of(rows.tokens.tolist(), P, 4), masks(model, [Place(1, "both")]))
     return model, twin
 
 
@@ -77,7 +76,7 @@ def test_integrated_gradients_are_complete(family: str) -> None:
         model.get_output_embeddings().weight.mul_(20)
         for matrix in written(model):
             matrix.weight.mul_(5)
-    parts = scorers.INTEGRATED(model, rows, written(model), 0)
+    parts = integrated_gradients(model, rows, written(model), 0)
     with torch.no_grad():
         whole = log_probs(model, rows).mean()
         with without(model, grid(model, "blocks")):
@@ -125,6 +124,7 @@ def test_learned_masks_find_a_circuit_built_by_hand() -> None:
     for mask in (slimmed, hard_concrete):
         gates = mask(model, rows, written(model), 0)
         assert {*torch.cat(gates).topk(8).indices.tolist()} == {*range(152, 160)}, mask.__name__
+        assert mask is hard_concrete or torch.cat(gates).sort().values[-9] < 0.05  # sparse
     of = Subject(model, rows, control, grid(model, "neurons"), model)
     for name in ("slimming", "hard-concrete", "zero-out", "activations", "integrated-gradients"):
         values = SCORERS[name][0](of)[""]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from pipeline.mitigations import curvature, descent, neurons, schema, weights
+from pipeline.mitigations import curvature, descent, schema, weights
 from pipeline.mitigations.matrices import last_matrices, mean_inputs, mlp_matrices
 from pipeline.mitigations.methods import HALVINGS, METHODS, chosen_dose, edited, lowered
 from pipeline.mitigations.rows import BATCH, Rows, Write, log_probs, margins, recited
@@ -242,40 +242,6 @@ def test_the_coherent_step_lowers_the_margins_within_the_flat_block(world: World
         assert after < margins(world.model, world.forget).mean()
 
 
-def test_integrated_gradients_are_complete(world: World) -> None:
-    parts = neurons.integrated_gradients(world.model, world.forget, last_matrices(world.model), 0)
-    silent = copy.deepcopy(world.model)
-    for matrix in last_matrices(silent):
-        matrix.weight.data.zero_()
-    expected = nll(silent, world.forget) - nll(world.model, world.forget)
-    assert float(torch.cat(parts).sum()) == pytest.approx(expected, abs=0.02 * abs(expected))
-
-
-def test_a_mask_finds_the_neurons_of_a_circuit_built_by_hand() -> None:
-    """Of 128 neurons, only 5 and 69 can write anything: those that the mask keeps."""
-    model = two_blocks(1)
-    rows = Rows(torch.randint(0, 48, (8, 12), generator=torch.Generator().manual_seed(0)), 4)
-    first, second = last_matrices(model)
-    with torch.no_grad():
-        for matrix, neuron in ((first, 5), (second, 5)):
-            column = matrix.weight[:, neuron].clone()
-            matrix.weight.zero_()
-            matrix.weight[:, neuron] = column
-    with torch.enable_grad():  # teach what the two are to write
-        written = [m.module.weight for m in (first, second)]
-        masks = [(w != 0).float() for w in written]
-        optimizer = torch.optim.Adam(model.parameters(), 1e-2)
-        for _ in range(80):
-            optimizer.zero_grad()
-            (-log_probs(model, rows).mean()).backward()
-            for weight, mask in zip(written, masks, strict=True):
-                weight.grad.mul_(mask)
-            optimizer.step()
-    gates = torch.cat(neurons.slimmed(model, rows, last_matrices(model), 0))
-    assert set(gates.topk(2).indices.tolist()) == {5, 69}
-    assert float(gates.sort().values[-3]) < 0.3
-
-
 def test_wanda_and_obd_by_loops(world: World) -> None:
     matrices = mlp_matrices(world.model)
     rows = world.forget[:3]
@@ -288,7 +254,7 @@ def test_wanda_and_obd_by_loops(world: World) -> None:
     scored = seen[0][:, P - 1 : -1].flatten(0, 1)
     assert torch.allclose(squares[2], scored.square().mean(0), rtol=1e-4)
     # the weight of one position at a time
-    module, total = matrices[2].module, torch.zeros_like(fisher[2])
+    module = matrices[2].module
     own = module.weight.detach().repeat(*rows.tokens.shape, 1, 1).requires_grad_()
     forward, module.forward = module.forward, lambda x: torch.einsum("btoi,bti->bto", own, x)
     loss = -log_probs(world.model, rows).sum()

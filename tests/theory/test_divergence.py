@@ -9,32 +9,20 @@ import torch
 from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.interventions.memory import Journal
 from pipeline.models.sites import anatomy
-from pipeline.samples.schemas import SAMPLES
 from pipeline.theory import divergence, linear_fit
 from pipeline.theory.columns import DIVERGENCE_BLOCKS, DIVERGENCE_BOUNDS, DIVERGENCE_TRIANGLE
 from pipeline.theory.divergence import measure
 from pipeline.theory.parts import Described
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
+from tests.measure.cases import FIRST_ID, random_samples
 from tests.oracle.plain import bypassed
 
 BLOCKS, SAMPLE_COUNT, PREFIX = 5, 9, 14
 
 
 def some_samples(count=SAMPLE_COUNT, prefix=PREFIX, suffix=3, seed=0):
-    tokens = torch.randint(
-        1, 61, (count, prefix + suffix), generator=torch.Generator().manual_seed(seed)
-    )
-    rows = {
-        "sample_id": range(100, 100 + count),
-        "split": ["memorized", "control", "exposed"] * (count // 3) + ["control"] * (count % 3),
-        "tokens": tokens.tolist(),
-        "prefix_length": [prefix] * count,
-        "suffix_length": [suffix] * count,
-        "suffix_group": range(count),
-        "copies": [1] * count,
-    }
-    return pl.DataFrame(rows, schema=tables.dtypes(SAMPLES))
+    return random_samples(count, prefix, suffix, seed=seed)
 
 
 def double(model):
@@ -59,7 +47,7 @@ def test_tables_are_complete_and_in_order(measured):
     for frame, schema in zip(measured, schemas, strict=True):
         tables._check(frame, "divergence", schema)
         assert frame.columns == list(schema)
-    ids = range(100, 100 + SAMPLE_COUNT)
+    ids = range(FIRST_ID, FIRST_ID + SAMPLE_COUNT)
     expected = [(s, b, a) for s in ids for b in range(BLOCKS) for a in range(b, BLOCKS + 1)]
     assert measured.triangle.select("sample_id", "block", "after").rows() == expected
     logits = measured.triangle["after"] == BLOCKS
@@ -334,5 +322,5 @@ def test_what_is_not_finite_is_refused_with_sample_and_place(neox, weight, at, v
     model = double(neox)
     anatomy(model)  # found before the weights break, and kept
     model.get_parameter(weight).data[at] = value
-    with pytest.raises(InputError, match=rf"baseline, sample 100\n.*{where}"):
+    with pytest.raises(InputError, match=rf"baseline, sample {FIRST_ID}\n.*{where}"):
         measure(model, some_samples())

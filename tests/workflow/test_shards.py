@@ -18,7 +18,7 @@ from pipeline.interventions.interventions import sweep
 from pipeline.measure.memorization import measure
 from pipeline.workflow.errors import InputError
 from pipeline.workflow.shards import Arrays, cut, open_shards, remove_finished, seconds_a_token
-from tests.measure.test_memorization import samples_of
+from tests.measure.cases import random_samples, samples_of
 from tests.project import started
 
 SECONDS = [20.0] * 7
@@ -261,8 +261,7 @@ FLOATS = ("completion_entropy", "suffix_log_prob", "min_margin")
 
 @pytest.fixture(scope="module")
 def samples() -> pl.DataFrame:
-    tokens = torch.randint(1, 61, (11, 14), generator=torch.Generator().manual_seed(3))
-    return samples_of(tokens.tolist(), 6, 8)
+    return random_samples(11, 6, 8)
 
 
 def completed(
