@@ -7,13 +7,16 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ruamel.yaml import YAML
+
+from pipeline.workflow.errors import InputError, Problem
 
 ROOT = Path(__file__).parents[1]
 FILES = (
@@ -122,6 +125,14 @@ def python(
     """Run this Python with the checkout's package and `more` of the environment."""
     project = Project(cwd, {"PYTHONPATH": str(ROOT), **more})
     return project.command(sys.executable, *arguments, check=check)
+
+
+def refused(work: Callable[..., object], *arguments: object, **options: Any) -> Problem:
+    """The one problem with the input that `work` is told of."""
+    with pytest.raises(InputError) as caught:
+        work(*arguments, **options)
+    (problem,) = caught.value.problems
+    return problem
 
 
 @contextmanager

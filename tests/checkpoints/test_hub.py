@@ -23,11 +23,12 @@ from pipeline.checkpoints.hub import fetch_checkpoint
 from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.manifest import Manifest, checksums, read_manifest, write_manifest
 from pipeline.checkpoints.verified import load_tokenizer
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import Problem
 from pipeline.workflow.hub import CHECKPOINT_FILES, snapshot
 from tests.hub import miniatures
 from tests.hub.population import GPT_NEO, PICKLE_ONLY, PYTHIA, SHARDED
-from tests.hub.server import Fault, Hub
+from tests.hub.server import Hub
+from tests.project import refused
 
 pytestmark = pytest.mark.usefixtures("hub_home")
 
@@ -69,14 +70,6 @@ def fetched(
     return fetch_checkpoint(
         folder, repo, commit, name="mini", family="minis", billions=billions, step=step
     )
-
-
-def refused(work: Callable[..., object], *arguments: object, **options: Any) -> Problem:
-    """The one problem with the input that `work` is told of."""
-    with pytest.raises(InputError) as caught:
-        work(*arguments, **options)
-    (problem,) = caught.value.problems
-    return problem
 
 
 def refusal(folder: Path, repo: str, commit: str | None = None, **options: Any) -> Problem:
@@ -505,25 +498,6 @@ def test_a_hub_that_has_other_files_under_that_commit_is_refused(
     problem = refused(load_model, tmp_path / "checkpoint", "float16")
     assert problem.what.endswith(SINGLE)
     assert problem.expected == f"sha256 {emptied.files[SINGLE]}"
-
-
-def test_weights_that_were_changed_in_the_cache_are_fetched_again(
-    hub: Hub, hub_home: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "checkpoint"
-    fetched(PYTHIA_70M, folder)
-    before = load_model(folder, "float16").state_dict()
-    (weights,) = (hub_home / "hub").glob("*/snapshots/*/model.safetensors")
-    weights.resolve().write_bytes(weights.read_bytes()[:-1] + b"?")
-    after = load_model(folder, "float16").state_dict()
-    assert all(torch.equal(before[name], after[name]) for name in before)
-
-
-@pytest.mark.usefixtures("emptied")
-def test_a_fault_while_loading_is_an_input_error(hub: Hub, tmp_path: Path) -> None:
-    hub.faults.append(Fault("model.safetensors", "corrupt", times=None))
-    with pytest.raises(InputError, match="other content than the hub lists"):
-        load_model(tmp_path / "checkpoint", "float16")
 
 
 def _own(tmp_path: Path, change: Change = lambda files: None) -> tuple[Path, Path]:

@@ -12,6 +12,7 @@ from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.manifest import read_manifest, sha256, write_manifest
 from pipeline.checkpoints.verified import load_tokenizer
 from pipeline.workflow.errors import InputError
+from tests.project import refused
 
 
 @pytest.fixture
@@ -46,9 +47,7 @@ def test_a_flipped_byte_is_refused(checkpoint: Path, load, name: str) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(InputError) as caught:
-        load(checkpoint)
-    (problem,) = caught.value.problems
+    problem = refused(load, checkpoint)
     assert problem.what == str(path)
     assert problem.got.startswith("sha256 ")
     assert problem.expected == f"sha256 {read_manifest(checkpoint).files[name]}"

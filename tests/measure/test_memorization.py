@@ -22,7 +22,7 @@ from pipeline.samples.schemas import SAMPLES
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from tests.measure.cases import random_samples, samples_of
-from tests.project import ROOT
+from tests.project import ROOT, refused
 
 CONTINUOUS = (
     *("completion_entropy", "suffix_log_prob", "suffix_log_prob_top_40", "mean_log_prob"),
@@ -272,9 +272,7 @@ def test_a_baseline_that_may_reach_the_floor_goes_on(neo, monkeypatch, capsys, r
 
 def test_a_baseline_that_surely_does_not_stops_the_sweep(neo, monkeypatch):
     answering(monkeypatch, 70)
-    with pytest.raises(InputError) as caught:
-        memorization.require_baseline(neo, memorized_samples(100), 0.9, stop=True)
-    (problem,) = caught.value.problems
+    problem = refused(memorization.require_baseline, neo, memorized_samples(100), 0.9, stop=True)
     assert problem.what == "the baseline on 100 of the memorized samples"
     assert problem.got == "exact match 0.700, 95% interval 0.604 to 0.781"
     assert problem.expected == "0.9 or more"

@@ -16,6 +16,7 @@ from pipeline.workflow.errors import InputError
 from tests.hub import miniatures
 from tests.hub.population import GPT_NEO_SAMPLES
 from tests.hub.server import Fault, Hub
+from tests.project import refused
 
 ROWS = miniatures.SAMPLES
 NAMES = ["train_preprefix.npy", "train_prefix.npy", "train_suffix.npy"]
@@ -73,9 +74,7 @@ def test_a_flipped_byte_is_refused(folder: Path, name: str) -> None:
     content = bytearray((folder / name).read_bytes())
     content[-1] ^= 1
     (folder / name).write_bytes(content)
-    with pytest.raises(InputError) as caught:
-        joined(folder)
-    (problem,) = caught.value.problems
+    problem = refused(joined, folder)
     assert problem.what == f"{folder}/{name}"
     assert hashlib.sha256(content).hexdigest() in problem.got
     assert checksums()[name] in problem.expected
@@ -104,9 +103,7 @@ def test_another_array_is_refused_though_its_checksum_is_pinned(
     folder: Path, array: np.ndarray
 ) -> None:
     np.save(folder / "train_suffix.npy", array, allow_pickle=True)
-    with pytest.raises(InputError) as caught:
-        joined(folder, "train_suffix.npy")
-    (problem,) = caught.value.problems
+    problem = refused(joined, folder, "train_suffix.npy")
     assert problem.expected.startswith("50 tokens a passage")
 
 
@@ -160,9 +157,7 @@ def test_a_fault_that_stays_is_refused_and_nothing_of_it_kept(
     hub: Hub, url: str, tmp_path: Path, kind: str
 ) -> None:
     hub.faults.append(Fault("train_suffix", kind, times=None))  # type: ignore[arg-type]
-    with pytest.raises(InputError) as caught:
-        pile.fetch_passages(url, checksums(), None, tmp_path / "cache")
-    (problem,) = caught.value.problems
+    problem = refused(pile.fetch_passages, url, checksums(), None, tmp_path / "cache")
     assert problem.what == f"{url}/train_suffix.npy"
     assert "run.pile_folder" in problem.remedy
     assert len(hub.requests("train_suffix")) == pile.TRIES

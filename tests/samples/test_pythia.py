@@ -17,7 +17,7 @@ from pipeline.workflow.errors import InputError
 from tests.hub import miniatures
 from tests.hub.population import DATASETS
 from tests.hub.server import Hub
-from tests.project import python
+from tests.project import python, refused
 
 REPO = "EleutherAI/pythia-memorized-evals"
 COMMIT = DATASETS[REPO][0]
@@ -148,9 +148,8 @@ def test_too_few_common_sequences_are_refused(tmp_path: Path) -> None:
     halves = [rows(range(8)), rows(range(5, 10))]
     files = written(tmp_path, {"x": halves, "y": [rows(range(5, 15))]})
     assert pythia.memorized(files, 5, 0).tolist() == list(rows(range(5, 10)).values())
-    with pytest.raises(InputError, match="5 that all have in common") as caught:
-        pythia.memorized(files, 6, 0)
-    (problem,) = caught.value.problems
+    problem = refused(pythia.memorized, files, 6, 0)
+    assert "5 that all have in common" in str(problem)
     assert problem.what == "sequences memorized by x, y"
     assert "n_memorized" in problem.remedy
 
@@ -158,9 +157,8 @@ def test_too_few_common_sequences_are_refused(tmp_path: Path) -> None:
 def test_other_tokens_under_one_index_are_refused(tmp_path: Path) -> None:
     other = rows(range(10)) | {3: [9] * 64, 7: [9] * 64}
     files = written(tmp_path, {"x": [rows(range(10))], "y": [other]})
-    with pytest.raises(InputError, match="index 3 and 1 more") as caught:
-        pythia.memorized(files, 10, 0)
-    (problem,) = caught.value.problems
+    problem = refused(pythia.memorized, files, 10, 0)
+    assert "index 3 and 1 more" in str(problem)
     assert problem.got == "other tokens in y than in x"
 
 

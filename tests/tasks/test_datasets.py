@@ -16,6 +16,7 @@ from pipeline.workflow.hub import snapshot
 from tests.hub.miniatures import DOCUMENTS, dataset, parquet
 from tests.hub.population import PINNED
 from tests.hub.server import CLIMBING_PATH, Fault, Hub
+from tests.project import refused
 
 pytestmark = pytest.mark.usefixtures("hub_home")
 
@@ -31,10 +32,8 @@ def pin(hub: Hub, files: dict[str, bytes], **changes: Any) -> dict[str, dict[str
 
 
 def refusal(folder: Path, pinned: dict[str, dict[str, Any]]) -> Problem:
-    with pytest.raises(InputError) as caught:
-        fetch_datasets(folder, pinned)
+    problem = refused(fetch_datasets, folder, pinned)
     assert not list(folder.parent.glob(f"*{folder.name}*")), "nothing half-written"
-    (problem,) = caught.value.problems
     assert all((problem.what, problem.got, problem.expected, problem.remedy))
     return problem
 

@@ -19,7 +19,7 @@ from pipeline.workflow.hub import Snapshot, commit_of, listing, missing_bytes, s
 from pipeline.workflow.network import WAITS, unreachable
 from tests.hub.population import PICKLE_ONLY, PYTHIA, SHARDED
 from tests.hub.server import CLIMBING_CONTENT, CLIMBING_PATH, CONTENT, Fault, Hub
-from tests.project import no_file_larger_than
+from tests.project import no_file_larger_than, refused
 
 MODEL = "EleutherAI/pythia-70m"
 COMMIT = PYTHIA[MODEL][0]
@@ -39,9 +39,7 @@ def fetch() -> Snapshot:
 
 def refusal(repo: str = MODEL, commit: str = COMMIT, wanted: tuple[str, ...] = WANTED) -> Problem:
     """What is said of a snapshot that cannot be had."""
-    with pytest.raises(InputError) as caught:
-        snapshot(repo, commit, wanted)
-    (problem,) = caught.value.problems
+    problem = refused(snapshot, repo, commit, wanted)
     assert all((problem.what, problem.got, problem.expected, problem.remedy))
     return problem
 
