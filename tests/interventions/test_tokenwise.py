@@ -26,23 +26,13 @@ _SKIP = [Group((2,), "skip")]
 _ADDED = [Group((0, 3), "zero"), Group("each", "noise")]
 
 
+def states(model, tokens, intervention):
+    return plain.states_of(model, tokens, intervention)[0].double()
+
+
 def interventions(family):
     added = [] if family in NOT_ADDITIVE else _ADDED
     return sweep(BLOCKS, [*_ATTENTION, *_SKIP, *added])
-
-
-def states(model, tokens, intervention):
-    """After each block, (BLOCKS, N, T, D), by hooks alone."""
-    seen = []
-
-    def keep(_module, _args, returned):
-        seen.append((returned[0] if isinstance(returned, tuple) else returned).clone())
-
-    with plain.bypassed(model, intervention), ExitStack() as stack:
-        for part in plain.parts(model):
-            stack.callback(part.block.register_forward_hook(keep).remove)
-        model(tokens, use_cache=False)
-    return torch.stack(seen).double()
 
 
 @pytest.mark.parametrize("family", cases(FAMILIES))

@@ -288,6 +288,21 @@ def means_of(model: Any, interventions: Sequence[Intervention], tokens: Tensor |
     return {key: torch.stack(each).mean(0) for key, each in outputs.items()}
 
 
+@torch.inference_mode()
+def states_of(model: Any, tokens: Tensor, intervention: Intervention) -> tuple[Tensor, Tensor]:
+    """The states after each block, (blocks, N, T, D), and the logits, (N, T, V), by hooks alone."""
+    seen: list[Tensor] = []
+
+    def keep(_module: Any, _args: Any, returned: Any) -> None:
+        seen.append((returned[0] if isinstance(returned, tuple) else returned).clone())
+
+    with bypassed(model, intervention), ExitStack() as stack:
+        for part in parts(model):
+            stack.callback(part.block.register_forward_hook(keep).remove)
+        logits = model(tokens, use_cache=False).logits
+    return torch.stack(seen), logits
+
+
 # --------------------------------------------------------------------------- memorization
 
 

@@ -131,28 +131,8 @@ def test_the_ceiling_by_hand():
     assert ceiling(torch.tensor([[0, 0, 1], [2, 1, 0], [1, 1, 1]])) == pytest.approx(6 / 9)
 
 
-@pytest.mark.slow
-def test_a_drop_under_bypass_does_not_tell_where_the_table_is_stored(threads):
-    routes = Shape(12, 6, 1, 6, hidden=160, architecture=FROZEN)
-    members = [Shape(12, 6, 8, 6), routes, replace(routes, hidden=0)]
-    found = []
-    with threads(1):
-        for shape in members:
-            stack = Stack([shape] * 3, (0, 1, 2))
-            stack.train(500, 0.02)
-            found.append(stack.outcomes())
-    in_attention, in_mlp, nowhere = found
-    # the one has no MLP; the other's attention is as random as it began, and stores nothing
-    assert min(each["accuracy"] for each in in_attention + in_mlp) > 0.95
-    assert max(each["accuracy"] for each in nowhere) < 0.6
-    for seed in range(3):
-        most = ceiling(answers(12, seed))
-        assert most < 0.3
-        assert in_attention[seed]["bypassed_accuracy"] <= most
-        assert in_mlp[seed]["bypassed_accuracy"] <= most
-
-
-def test_the_study_has_both_of_them(frame):
+def test_a_drop_under_bypass_does_not_tell_where_the_table_is_stored(frame):
+    """One has no MLP; the attention of the others is as random as it began, and stores nothing."""
     kept = frame.filter(experiment="routing", seed=0)
     found = kept.filter(quantity="accuracy").select("architecture", "heads", "hidden")
     assert found.rows() == [
@@ -160,8 +140,11 @@ def test_the_study_has_both_of_them(frame):
         ("frozen-attention", 1, 73),
         ("frozen-attention", 1, 0),
     ]
-    drop = kept.pivot("quantity", index=["architecture", "hidden"], values="value")[:2]
-    assert (drop["accuracy"] > 3 * drop["bypassed_accuracy"]).all()
+    *stored, alone = kept.pivot("quantity", index=["architecture", "hidden"], values="value").rows(
+        named=True
+    )
+    assert all(each["accuracy"] > max(0.6, 3 * each["bypassed_accuracy"]) for each in stored)
+    assert alone["accuracy"] < 0.45
 
 
 # ------------------------------------------------------------- the study

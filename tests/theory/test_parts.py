@@ -83,19 +83,6 @@ def test_parts_are_the_models_own_modules(model):
         assert {block.up, block.down} <= set(block.mlp.modules()) <= own
 
 
-@torch.inference_mode()
-def test_the_matrices_are_what_heads_do(model):
-    block = Described(model).block(1)
-    x = torch.randn(2, 1, 32)
-    values = block.split(x)[2] - block.split(0 * x)[2]
-    torch.testing.assert_close(
-        values[:, :, 0], torch.einsum("hed,bd->bhe", block.value_matrices(), x[:, 0])
-    )
-    added = torch.einsum("hde,bhe->bd", block.output_matrices(), values[:, :, 0])
-    output = block.output(values[:, :, 0].flatten(1)) - block.output.bias
-    torch.testing.assert_close(added, output, rtol=1e-5, atol=1e-6)
-
-
 def test_another_architecture_is_refused_with_those_that_are_known():
     model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_head=1, n_layer=1, vocab_size=11))
     with pytest.raises(InputError, match=r"gpt2 \(GPT2LMHeadModel\).*\n.*gpt_neo, gpt_neox"):

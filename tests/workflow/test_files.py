@@ -4,27 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from pipeline.workflow.files import atomic, write_json
-
-
-@pytest.mark.parametrize("directory", [False, True])
-def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path: Path, directory: bool) -> None:
-    path = tmp_path / "it"
-    path.mkdir() if directory else path.touch()
-    file = "file" if directory else ""
-    (path / file).write_text("old")
-
-    def fail_before_it_is_whole() -> None:
-        with atomic(path, directory=directory) as temporary:
-            (temporary / file).write_text("half of the n")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail_before_it_is_whole()
-    assert (path / file).read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_nothing_has_the_final_name_before_it_is_whole(tmp_path: Path) -> None:

@@ -52,15 +52,3 @@ def test_what_does_not_fit_is_refused_both_ways(
     frame.write_parquet(path)
     with pytest.raises(InputError):
         tables.read(path, SCHEMA)
-
-
-@pytest.mark.parametrize("content", [b"", b"not parquet", b"PAR1" * 8])
-def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "t.parquet").write_bytes(content)
-    with pytest.raises(InputError, match="a whole parquet file"):
-        tables.read(tmp_path / "t.parquet", SCHEMA)
-
-
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="run the stage that writes it"):
-        tables.read(tmp_path / "t.parquet", SCHEMA)
