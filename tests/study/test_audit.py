@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from pipeline.workflow.errors import InputError
 from pipeline.workflow.locks import TURN
 from tests import own
 from tests.hub.server import Hub
+from tests.project import python, started
 
 ROOT = Path(__file__).parents[2]
 COMMIT = "0" * 40
@@ -55,21 +55,6 @@ def asked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> audit
     return audit.Asked("mine", str(model), Path("text.txt"), 8, 8)
 
 
-def run(
-    cwd: Path, *arguments: str, code: tuple[str, ...] = ("-m", "pipeline")
-) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, *code, *arguments],
-        cwd=cwd,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-
-
 def test_what_needs_no_torch_is_refused_without_it(asked: audit.Asked, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty.csv").write_text("text\n")
@@ -80,10 +65,9 @@ def test_what_needs_no_torch_is_refused_without_it(asked: audit.Asked, tmp_path:
     )
     for flag, value in wrong.items():
         words = [word for pair in (base | {flag: value}).items() for word in pair]
-        command = run(tmp_path, "audit", *words, code=("-c", code))
-        said, _ = command.communicate()
-        assert command.returncode == 2, said
-        assert "1 problem with the input" in said
+        done = python("-c", code, "audit", *words, cwd=tmp_path, check=False)
+        assert done.returncode == 2, done.stderr
+        assert "1 problem with the input" in done.stderr
 
 
 @pytest.mark.parametrize("model", ["nowhere", "a/b", "a/b@main", f"a/b@{COMMIT[:39]}", "a@b@c"])
@@ -190,13 +174,13 @@ def test_tasks_that_cannot_be_fetched_end_it_before_the_first_job(
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
-    words = ["--samples", "text.txt", "--prefix-length", "8", "--suffix-length", "8"]
-    command = run(tmp_path, "audit", "--model", asked.model, *words, "--tasks", "arc_easy")
-    said, _ = command.communicate()
-    assert command.returncode == 2, said
-    assert "to fetch allenai/ai2_arc" in said
-    assert "HF_HUB_OFFLINE is set" in said
-    assert "Running stage" not in said
+    words = ["audit", "--model", asked.model, "--samples", "text.txt", "--tasks", "arc_easy"]
+    words += ["--prefix-length", "8", "--suffix-length", "8"]
+    done = python("-m", "pipeline", *words, cwd=tmp_path, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "to fetch allenai/ai2_arc" in done.stderr
+    assert "HF_HUB_OFFLINE is set" in done.stderr
+    assert "Running stage" not in done.stdout + done.stderr
     assert not Path("audits/model/data").exists()
 
 
@@ -315,22 +299,19 @@ def test_killed_and_repeated_it_goes_on_to_a_page(model: Path, tmp_path: Path) -
     words += ["--tasks", "tasks", "--prefix-length", "8", "--suffix-length", "8"]
     folder = tmp_path / "audits/mine"
 
-    first = run(tmp_path, *words, code=("-c", SMALL_SHARDS))
-    while len(list(folder.glob("data/*/partial/*/*/*/*.safetensors"))) < 2:
-        assert first.poll() is None, first.communicate()[0]
-        time.sleep(0.05)
-    os.killpg(first.pid, signal.SIGSTOP)  # with the stage that it runs, which must not end first
-    second = run(tmp_path, *words)
-    said = second.communicate()[0]
-    assert f"a run is at work in it: process {first.pid} on " in said
-    assert second.returncode == 2
-    os.killpg(first.pid, signal.SIGKILL)
-    first.communicate()
+    with started("-c", SMALL_SHARDS, *words, cwd=tmp_path) as first:
+        while len(list(folder.glob("data/*/partial/*/*/*/*.safetensors"))) < 2:
+            assert first.poll() is None, first.communicate()
+            time.sleep(0.05)
+        os.killpg(first.pid, signal.SIGSTOP)  # with the stage that it runs: it must not end first
+        second = python("-m", "pipeline", *words, cwd=tmp_path, check=False)
+        assert f"a run is at work in it: process {first.pid} on " in second.stderr
+        assert second.returncode == 2
+        os.killpg(first.pid, signal.SIGKILL)
     assert (folder / TURN).exists()
 
-    again = run(tmp_path, *words, code=("-c", SMALL_SHARDS))
-    said = again.communicate()[0]
-    assert again.returncode == 0, said
+    again = python("-c", SMALL_SHARDS, *words, cwd=tmp_path)
+    said = again.stdout + again.stderr
     assert "resuming: " in said
     assert "'checkpoint@audit-mine-mine' didn't change, skipping" in said
     assert "again: python -m pipeline audit --model" in said
@@ -344,7 +325,7 @@ def test_killed_and_repeated_it_goes_on_to_a_page(model: Path, tmp_path: Path) -
     # another architecture under the same path is found out before the page goes
     config = json.loads((mine / "config.json").read_text())
     (mine / "config.json").write_text(json.dumps({**config, "model_type": "gpt_neox"}))
-    refused = run(tmp_path, *words)
-    assert "got: " in refused.communicate()[0]
+    refused = python("-m", "pipeline", *words, cwd=tmp_path, check=False)
+    assert "got: " in refused.stderr
     assert refused.returncode == 2
     assert page.read_text("utf-8") == html

@@ -26,7 +26,8 @@ from pipeline.study.composition import check
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from tests import own
-from tests.study.test_audit import SMALL_SHARDS, run
+from tests.project import python, started
+from tests.study.test_audit import SMALL_SHARDS
 
 
 @pytest.fixture
@@ -97,9 +98,9 @@ def test_a_reference_that_is_nothing_is_refused(asked: audit.Asked) -> None:
 def test_samples_and_document_exclude_each_other(tmp_path: Path) -> None:
     both = ["--model", "m", "--samples", "a.csv", "--document", "b.txt"]
     for words in (both, both[:2]):
-        command = run(tmp_path, "audit", *words)
-        assert "one of --samples and --document" in command.communicate()[0]
-        assert command.returncode == 2
+        done = python("-m", "pipeline", "audit", *words, cwd=tmp_path, check=False)
+        assert "one of --samples and --document" in done.stderr
+        assert done.returncode == 2
 
 
 @pytest.mark.slow
@@ -116,16 +117,13 @@ def test_killed_and_repeated_it_goes_on_to_the_page(model: Path, tmp_path: Path)
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts/a.txt").write_text(own.text(words=3000) * 2)
     folder = tmp_path / "audits/mine"
-    first = run(tmp_path, *words, code=("-c", SMALL_SHARDS))
-    while len(list(folder.glob("data/*/partial/windows/*/*/*.safetensors"))) < 2:
-        assert first.poll() is None, first.communicate()[0]
-        time.sleep(0.05)
-    os.killpg(first.pid, signal.SIGKILL)
-    first.communicate()
-    again = run(tmp_path, *words, code=("-c", SMALL_SHARDS))
-    said = again.communicate()[0]
-    assert again.returncode == 0, said
-    assert "resuming: " in said
+    with started("-c", SMALL_SHARDS, *words, cwd=tmp_path) as first:
+        while len(list(folder.glob("data/*/partial/windows/*/*/*.safetensors"))) < 2:
+            assert first.poll() is None, first.communicate()
+            time.sleep(0.05)
+        os.killpg(first.pid, signal.SIGKILL)
+    again = python("-c", SMALL_SHARDS, *words, cwd=tmp_path)
+    assert "resuming: " in again.stdout + again.stderr
     data = tmp_path / "data/audit-mine/windows"
     made = tables.read(data / "mine.parquet", WINDOWS)
     assert set(made["intervention"]) == {"baseline", "block-03"}
