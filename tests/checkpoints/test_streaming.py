@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -27,8 +25,8 @@ from tests.interventions.cases import (
     multiple_choice,
     rolling,
 )
+from tests.project import python
 
-ROOT = Path(__file__).parents[2]
 SMALL = 1000  # bytes: room for no block
 
 
@@ -155,10 +153,7 @@ def test_the_peak_of_a_streamed_pass_is_a_few_blocks(tmp_path: Path) -> None:
     weights = 4 * model.num_parameters()
     peaks = {}
     for kind, room in (("whole", 0), ("streamed", SMALL)):
-        command = [sys.executable, "-c", PEAK, str(tmp_path), str(room)]
-        done = subprocess.run(
-            [*command, str(tmp_path / kind)], cwd=ROOT, capture_output=True, text=True, check=True
-        )
+        done = python("-c", PEAK, str(tmp_path), str(room), str(tmp_path / kind))
         peaks[kind] = int(done.stdout.splitlines()[-1])
     print(f"peak over the weights: { ({k: round(v / weights, 3) for k, v in peaks.items()}) }")
     assert peaks["whole"] > weights

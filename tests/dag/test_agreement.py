@@ -89,17 +89,6 @@ PARAMS = {
     ),
 }
 
-# the module that is edited -> the commands that have to run. The stubs' outputs do not depend on
-# the code, so nothing below has to run
-MODULES = {
-    "pipeline/report/page.py": {"report@mini"},
-    "pipeline/measure/memorization.py": {
-        "memorization@mini-p-1_4b",
-        "memorization@mini-n-2_7b",
-    },
-    "pipeline/workflow/device.py": set(),
-}
-
 
 def test_everything_runs_once_eight_at_once(finished: Project) -> None:
     ran = (finished.root / "ran.txt").read_text().split()
@@ -231,12 +220,11 @@ def test_a_check_that_passes_again_leads_to_no_job(project: Project) -> None:
     assert set(counted) == {"report", "all", "total"}
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_changed_module_runs_exactly_what_imports_it(project: Project, module: str) -> None:
-    with (project.root / module).open("a") as file:
+def test_a_changed_module_runs_exactly_what_imports_it(project: Project) -> None:
+    with (project.root / "pipeline/measure/memorization.py").open("a") as file:
         file.write("\nCHANGED = True\n")
-    project.snakemake()
-    assert set(project.ran()) == MODULES[module]
+    project.snakemake()  # the stubs' outputs do not depend on the code: nothing below has to run
+    assert set(project.ran()) == {"memorization@mini-p-1_4b", "memorization@mini-n-2_7b"}
     project.assert_idle()
 
 

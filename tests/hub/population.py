@@ -25,11 +25,10 @@ GPT_NEO = _models("gpt_neo")
 SHARDED = "EleutherAI/pythia-6.9b"
 PICKLE_ONLY = "mini/pickle-only"
 
-DATASETS = {
-    repo: (miniatures.RECORD[repo]["commit"], miniatures.ROWS.get(repo))
-    for repo in (*miniatures.ROWS, miniatures.EVALS)
+DATASETS: dict[str, str] = {
+    repo: miniatures.RECORD[repo]["commit"] for repo in (*miniatures.ROWS, miniatures.EVALS)
 }
-"""Repository: commit and what makes its rows."""
+"""Repository: commit."""
 
 PINNED: dict[str, dict[str, Any]] = {
     task: {"name": None, **pin, "documents": miniatures.DOCUMENTS}
@@ -53,7 +52,7 @@ def populate(hub: Hub) -> None:
     for name, (commit, _) in {**PYTHIA, **GPT_NEO}.items():
         hub.model(name).add(miniatures.checkpoint(name), commit)
     hub.model(PICKLE_ONLY).add(miniatures.pythia(2, pickle_only=True))
-    for name, (commit, _) in DATASETS.items():
+    for name, commit in DATASETS.items():
         hub.dataset(name).add(miniatures.dataset(name), commit)
     for name, data in miniatures.gpt_neo_samples().items():
         hub.files[f"{GPT_NEO_SAMPLES}/{name}"] = data

@@ -24,7 +24,7 @@ for repo, name, commit in json.loads(sys.argv[1]):
 @pytest.mark.usefixtures("hub_home")
 def test_datasets_finds_the_same_by_itself(hub: Hub, tmp_path: Path) -> None:
     wanted = [(pin["repo"], pin["name"], pin["commit"]) for pin in PINNED.values()]
-    wanted.append(("NeelNanda/pile-10k", None, DATASETS["NeelNanda/pile-10k"][0]))
+    wanted.append(("NeelNanda/pile-10k", None, DATASETS["NeelNanda/pile-10k"]))
     alone = {"HF_HUB_DISABLE_XET": "1"}
     done = python("-c", LOAD, json.dumps(wanted), **hub.environment(tmp_path / "stock"), **alone)
     for (repo, name, commit), line in zip(wanted, done.stdout.splitlines(), strict=True):

@@ -550,7 +550,7 @@ def test_a_description_says_what_was_asked(fetched):
         assert entry["version"] == OFFICIAL[name][0]
         assert (entry["num_fewshot"], entry["documents"]) == (2, 8)
         assert (entry["repo"], entry["commit"]) == (PINNED[name]["repo"], PINNED[name]["commit"])
-        assert entry["commit"] == DATASETS[entry["repo"]][0]
+        assert entry["commit"] == DATASETS[entry["repo"]]
     assert json.loads(json.dumps(described)) == described
     assert len({entry["documents_sha256"] for entry in described.values()}) == len(OFFICIAL)
 

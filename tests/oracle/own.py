@@ -32,7 +32,7 @@ class Asked:
     positions: str | None = None
 
 
-def columns(model: Any, what: str, width: int) -> tuple[str, list[int]]:
+def columns(model: Any, what: str) -> tuple[str, list[int]]:
     """The name of the projection beside that of the values, and the columns of its output."""
     config, kind = model.config, model.config.model_type
     heads = config.num_attention_heads
@@ -46,14 +46,14 @@ def columns(model: Any, what: str, width: int) -> tuple[str, list[int]]:
         shared = config.num_key_value_heads * size
         ends = [0, heads * size, heads * size + shared, heads * size + 2 * shared]
         return "", list(range(ends[third], ends[third + 1]))
-    return f"{what[0]}_proj", list(range(width))
+    return f"{what[0]}_proj", []
 
 
 def place(model: Any, asked: Asked) -> tuple[Any, bool, list[int] | None]:
     """The module at a site, whether its input is the site, and its columns."""
     part = plain.parts(model)[asked.block]
     if asked.site in ("query", "key", "value"):
-        name, of = columns(model, asked.site, 0)
+        name, of = columns(model, asked.site)
         if not name:
             return part.source, False, of
         holder = next(m for m in part.block.modules() if part.source in m.children())

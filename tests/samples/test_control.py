@@ -20,7 +20,7 @@ from tests.project import refused
 
 pytestmark = pytest.mark.usefixtures("hub_home")
 
-PILE_10K = ("NeelNanda/pile-10k", DATASETS["NeelNanda/pile-10k"][0])
+PILE_10K = ("NeelNanda/pile-10k", DATASETS["NeelNanda/pile-10k"])
 TOKENIZERS = {
     "pythia": ("EleutherAI/pythia-1.4b", PYTHIA["EleutherAI/pythia-1.4b"][0]),
     "gpt-neo": ("EleutherAI/gpt-neo-1.3B", GPT_NEO["EleutherAI/gpt-neo-1.3B"][0]),

@@ -20,7 +20,7 @@ from tests.hub.server import Hub
 from tests.project import python, refused
 
 REPO = "EleutherAI/pythia-memorized-evals"
-COMMIT = DATASETS[REPO][0]
+COMMIT = DATASETS[REPO]
 SPLITS = ["duped.1.4b", "duped.2.8b", "duped.6.9b", "duped.12b"]
 
 # ---------------------------------------------------------------------- the files of a split

@@ -61,7 +61,6 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 from pathlib import Path
 import torch
-from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 try:

@@ -280,7 +280,14 @@ def test_what_the_schema_repeats_is_true() -> None:
 
 
 def test_the_paper_is_measured_as_it_says(tmp_path: Path) -> None:
-    paper = compose({"study": "paper"}, conf=ROOT / CONF, path=tmp_path / "params.yaml")
+    small, paper = (
+        compose({"study": study}, conf=ROOT / CONF, path=tmp_path / "params.yaml")
+        for study in ("small", "paper")
+    )
+    assert [study.family("pythia").samples.splits for study in (small, paper)] == [
+        [f"duped.{size}" for size in sizes]
+        for sizes in (("70m", "160m", "410m"), ("1.4b", "2.8b", "6.9b", "12b"))
+    ]
     lengths = {f.name: (f.prefix_length, f.suffix_length) for f in paper.families.values()}
     assert lengths == {"pythia": (32, 32), "gpt-neo": (150, 50)}
     sources = (paper.family("pythia").samples, paper.family("gpt-neo").samples)
@@ -298,7 +305,7 @@ def test_every_pin_of_the_studies_is_on_the_local_hub(tmp_path: Path) -> None:
     """So that the tests run what the studies name, at the commits that they name."""
     from tests.hub.population import DATASETS, GPT_NEO, PYTHIA
 
-    known = {repo: commit for repo, (commit, _) in {**DATASETS, **GPT_NEO, **PYTHIA}.items()}
+    known = DATASETS | {repo: commit for repo, (commit, _) in {**GPT_NEO, **PYTHIA}.items()}
 
     def pins(value: Any) -> list[tuple[str, str]]:
         below = value.values() if isinstance(value, dict) else value
