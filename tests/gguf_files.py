@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 from gguf import GGUFWriter
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from pipeline.corpus.words import SAMPLED
+from tests.own import byte_level
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
@@ -37,21 +37,7 @@ def small_llama() -> LlamaForCausalLM:
 
 def small_tokenizer(vocabulary: int = 400) -> PreTrainedTokenizerFast:
     """SmolLM2's kind: byte-level BPE, digits one by one; fitted to some passages."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=list(SPECIAL),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(SAMPLED, trainer)
+    tokenizer = byte_level(SAMPLED, vocabulary, SPECIAL, digits=True)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=SPECIAL[2], pad_token=SPECIAL[2]
     )

@@ -1,6 +1,6 @@
 """What a user has at hand: the folder of a checkpoint, a text that it recites, tasks of one's own.
 
-By hand: ``python -m tests.own FAMILY FOLDER`` writes FOLDER/model, FOLDER/text.txt, FOLDER/tasks.
+By hand: ``python -m tests.own FOLDER`` writes FOLDER/model, FOLDER/text.txt, FOLDER/tasks.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers as t
@@ -17,24 +17,21 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 VOCABULARY, CONTEXT, BLOCKS = 320, 64, 4
 
-_GPT = {"vocab_size": VOCABULARY, "n_embd": 64, "n_layer": BLOCKS, "n_head": 4}
-_END: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0}
-CONFIGS = {
-    "llama": lambda: t.LlamaConfig(
+
+def random_model(blocks: int = BLOCKS) -> t.LlamaForCausalLM:
+    """A small Llama that has learned nothing."""
+    config = t.LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=64,
         intermediate_size=128,
-        num_hidden_layers=BLOCKS,
+        num_hidden_layers=blocks,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=CONTEXT,
-        **_END,
-    ),
-    "gpt2": lambda: t.GPT2Config(**_GPT, n_positions=CONTEXT, **_END),
-    "bloom": lambda: t.BloomConfig(
-        vocab_size=VOCABULARY, hidden_size=64, n_layer=BLOCKS, n_head=4, **_END
-    ),
-}
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return t.LlamaForCausalLM(config)
 
 
 def text(words: int = 900, seed: int = 0) -> str:
@@ -45,29 +42,40 @@ def text(words: int = 900, seed: int = 0) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_tokenizer(folder: Path, lines: list[str] | None = None) -> t.PreTrainedTokenizerFast:
-    """A byte-level BPE of at most `VOCABULARY` entries, trained on these lines or on `text`."""
+def byte_level(
+    lines: Iterable[str], size: int, special: Sequence[str] = (), digits: bool = False
+) -> Tokenizer:
+    """A byte-level BPE of at most `size` entries, fitted to these lines; digits one by one."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if digits:
+        alone = pre_tokenizers.Digits(individual_digits=True)
+        bpe.pre_tokenizer = pre_tokenizers.Sequence([alone, bpe.pre_tokenizer])
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=["<eos>"],
+        vocab_size=size,
+        special_tokens=list(special),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    bpe.train_from_iterator(lines or text().splitlines(), trainer)
+    bpe.train_from_iterator(lines, trainer)
+    return bpe
+
+
+def write_tokenizer(folder: Path, lines: list[str] | None = None) -> t.PreTrainedTokenizerFast:
+    """A byte-level BPE of at most `VOCABULARY` entries, fitted to these lines or to `text`."""
+    bpe = byte_level(lines or text().splitlines(), VOCABULARY, ["<eos>"])
     made = t.PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<eos>", bos_token="<eos>")
     made.save_pretrained(folder)
     return made
 
 
-def write_checkpoint(folder: Path, family: str, steps: int = 0) -> None:
-    """A checkpoint of a family of `CONFIGS`, random or trained to recite `text`."""
+def write_checkpoint(folder: Path, steps: int = 0) -> None:
+    """A checkpoint, random or trained to recite `text`."""
     folder.mkdir(parents=True, exist_ok=True)
     words = write_tokenizer(folder)
     torch.manual_seed(0)
-    model = t.AutoModelForCausalLM.from_config(CONFIGS[family]())
+    model = random_model()
     ids = torch.tensor(words(text(), add_special_tokens=False)["input_ids"])
     rows = ids[: len(ids) // 32 * 32].view(-1, 32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -116,7 +124,7 @@ def write_tasks(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    family, below = sys.argv[1], Path(sys.argv[2])
-    write_checkpoint(below / "model", family, steps=150)
+    below = Path(sys.argv[1])
+    write_checkpoint(below / "model", steps=150)
     (below / "text.txt").write_text(text())
     write_tasks(below / "tasks")

@@ -29,7 +29,7 @@ def test_the_example_of_the_python_page():
 
 def test_the_example_of_the_readme(tmp_path, capsys):
     """A small model stands in for the published one."""
-    own.write_checkpoint(tmp_path, "llama", steps=0)
+    own.write_checkpoint(tmp_path)
     (code,) = blocks("README.md", "python")
     code, replaced = re.subn(r'^name = ".*?"', f"name = {str(tmp_path)!r}", code, flags=re.M)
     assert replaced == 1

@@ -24,8 +24,10 @@ import polars as pl
 import safetensors.torch
 import torch
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, normalizers
 from transformers import GPTNeoConfig, GPTNeoForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM
+
+from tests.own import byte_level
 
 Files = dict[str, bytes]
 Row = dict[str, Any]
@@ -73,21 +75,13 @@ def _json(value: object) -> bytes:
 @cache
 def tokenizer(family: Family) -> Tokenizer:
     """A byte-level BPE of `VOCABULARY` entries; end-of-text is Pythia's first, GPT-Neo's last."""
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    pythia = family == "pythia"
-    if pythia:
-        bpe.normalizer = normalizers.NFC()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY if pythia else VOCABULARY - 1,
-        special_tokens=[END_OF_TEXT, PADDING] if pythia else [],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
     rng = random.Random(family)
     text = [_sentence(rng, 20) for _ in range(300)] + ["Question: Answer:"] * 20
-    bpe.train_from_iterator(text, trainer)
+    if family == "pythia":
+        bpe = byte_level(text, VOCABULARY, [END_OF_TEXT, PADDING])
+        bpe.normalizer = normalizers.NFC()
+    else:
+        bpe = byte_level(text, VOCABULARY - 1)
     bpe.add_special_tokens([END_OF_TEXT])
     return bpe
 

@@ -201,7 +201,7 @@ def test_recall_forgives_a_changed_word_and_ignores_short_matches():
 @pytest.fixture(scope="module")
 def reciting(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reciting")
-    own.write_checkpoint(folder, "llama", steps=150)
+    own.write_checkpoint(folder, steps=150)
     return folder
 
 

@@ -12,5 +12,5 @@ from tests import own
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mine")
-    own.write_checkpoint(folder, "llama")
+    own.write_checkpoint(folder)
     return folder

@@ -12,7 +12,6 @@ import polars as pl
 import pytest
 import yaml
 from polars.testing import assert_frame_equal
-from transformers import AutoModelForCausalLM
 
 from pipeline.checkpoints.loading import load
 from pipeline.interventions import Intervention, patch
@@ -110,9 +109,8 @@ def test_killed_and_repeated_it_goes_on_to_the_page(model: Path, tmp_path: Path)
     words = ["audit", "--model", str(model), "--document", "book.txt", "--name", "mine"]
     words += ["--edits", "baseline,block-03", "--show-text", "--reference", "other"]
     words += ["--prefix-length", "8", "--suffix-length", "8", "--corpus", "texts"]
-    config = own.CONFIGS["llama"]()
-    config.num_hidden_layers = 2  # the edit is none of the reference's
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "other")
+    other = own.random_model(blocks=2)  # the edit is none of the reference's
+    other.save_pretrained(tmp_path / "other")
     own.write_tokenizer(tmp_path / "other")
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts/a.txt").write_text(own.text(words=3000) * 2)
@@ -149,7 +147,7 @@ def test_an_unknown_edit_is_refused_before_the_first_stage(asked: audit.Asked) -
 def test_an_edit_of_the_studys_own_puts_in_the_values_of_its_source(
     asked: audit.Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = AutoModelForCausalLM.from_config(own.CONFIGS["llama"]())
+    other = own.random_model()
     other.save_pretrained("other")
     own.write_tokenizer(Path("other"))
     asked = replace(asked, reference="other", edits="block-01")

@@ -137,7 +137,7 @@ def test_a_study_of_ones_own_runs_through_to_its_page(project: Path, python: Pat
     for name, word in (("metrics.py", "METRICS = "), ("figures.py", "def plots")):
         (example,) = [code for code in examples if word in code]
         (mine / name).write_text(example.replace('"rouge_l"', '"top_10_accuracy"'))
-    own.write_checkpoint(mine / "model", "llama", steps=20)
+    own.write_checkpoint(mine / "model", steps=20)
     (mine / "text.txt").write_text(own.text(300))
     command = [python.with_name(NAME), "audit", "--model", "mine/model", "--samples"]
     command += ["mine/text.txt", "--name", "mine", "--prefix-length", "8", "--suffix-length", "8"]

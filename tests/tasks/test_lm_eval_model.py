@@ -36,7 +36,7 @@ Table = dict[str, tuple[str, str]]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lm-eval")
-    own.write_checkpoint(folder / "model", "llama", steps=60)
+    own.write_checkpoint(folder / "model", steps=60)
     own.write_tasks(folder / "tasks")
     return folder
 
