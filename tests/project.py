@@ -10,12 +10,17 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
+from pipeline.stages import registry
+from pipeline.study.composition import check, compose, read_yaml, write
+from pipeline.study.schema import Study
 from pipeline.workflow.errors import InputError, Problem
 
 ROOT = Path(__file__).parents[1]
@@ -51,6 +56,25 @@ def commit_all(root: Path) -> None:
     """Make the folder a git repository, with all that is in it."""
     for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "start"]):
         subprocess.run([*GIT, *command], cwd=root, check=True)
+
+
+@cache
+def composed(study: str) -> dict[str, Any]:
+    """The params of a study, as they are composed for a user."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "params.yaml")
+        compose({"study": study}, ROOT / "pipeline/conf", path)
+        return dict(read_yaml(path))
+
+
+def begun(folder: Path, values: dict[str, Any], *addresses: str) -> Study:
+    """The study of these params after some of its stages, in a folder that is the working one."""
+    (folder / "pipeline").symlink_to(ROOT / "pipeline")
+    write(values, folder / "params.yaml")
+    study = check(values)
+    for address in addresses:
+        registry.run(study, address)
+    return study
 
 
 @contextmanager

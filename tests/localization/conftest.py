@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 import pytest
 import torch
@@ -12,9 +14,9 @@ from tests.measure.cases import samples_of
 V, P, S = 48, 8, 4
 
 
-def small(family: str, blocks: int = 2) -> PreTrainedModel:
-    """A random model of 2 heads of 16 and MLPs of 64 neurons."""
-    torch.manual_seed(0)
+def small(family: str, blocks: int = 2, seed: int = 0, **more: Any) -> PreTrainedModel:
+    """A random model of 2 heads of 16 and MLPs of 64 neurons; `more` of its configuration."""
+    torch.manual_seed(seed)
     sizes = {
         "vocab_size": V,
         "hidden_size": 32,
@@ -28,7 +30,7 @@ def small(family: str, blocks: int = 2) -> PreTrainedModel:
     else:
         sizes |= {"num_hidden_layers": blocks, "num_attention_heads": 2}
         kinds = {"mlp_bias": True} if family == "llama" else {}
-    config = AutoConfig.for_model(family, **sizes, **kinds)
+    config = AutoConfig.for_model(family, **(sizes | kinds | more))
     return AutoModelForCausalLM.from_config(config).eval()
 
 

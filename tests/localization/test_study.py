@@ -5,9 +5,6 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
@@ -16,13 +13,12 @@ import pytest
 from pipeline.report.localization import SECTION, read_localized
 from pipeline.report.markup import template
 from pipeline.stages import registry
-from pipeline.study.composition import check, compose, read_yaml
-from pipeline.study.composition import write as write_params
+from pipeline.study.composition import check
 from pipeline.study.loops import loops
 from pipeline.study.schema import Study
 from pipeline.workflow.errors import InputError
+from tests.project import ROOT, begun, composed
 
-ROOT = Path(__file__).parents[2]
 KEY = "localize-quick-neox"
 COLUMNS = ["model", "base", "seed", "truth", "place", "is_truth", "scorer", "score"]
 
@@ -34,18 +30,9 @@ def example() -> str:
     return str(code)
 
 
-@cache
-def composed() -> dict[str, Any]:
-    """The study `localize-quick`, composed as for a user."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder, "params.yaml")
-        compose({"study": "localize-quick"}, ROOT / "pipeline/conf", path)
-        return dict(read_yaml(path))
-
-
 def values() -> dict[str, Any]:
     """The study `localize-quick` with one base of two blocks, few records and few steps."""
-    made = copy.deepcopy(composed())
+    made = copy.deepcopy(composed("localize-quick"))
     made["corpus"]["localize-quick"] |= {
         "vocabulary": 400, "world_tokens": 4000, "records": {1: 10, 8: 4}, "control_records": 6,
         "task_items": 8,
@@ -71,18 +58,14 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Study]:
     """The study, after the stages of localization."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("localize")
-        (folder / "pipeline").symlink_to(ROOT / "pipeline")
         patch.chdir(folder)
         (folder / "scorers").mkdir()
         (folder / "scorers/mine.py").write_text(example(), encoding="utf-8")
-        write_params(values(), Path("params.yaml"))
-        made = check(values())
-        for address in ("corpus@localize-quick", "samples@localize-quick-base"):
-            registry.run(made, address)
-        for group in ("checkpoint", "planting", "scoring"):
-            registry.run(made, f"{group}@{KEY}")
-        registry.run(made, "localization@localize-quick")
-        yield made
+        yield begun(
+            folder, values(), "corpus@localize-quick", "samples@localize-quick-base",
+            *(f"{group}@{KEY}" for group in ("checkpoint", "planting", "scoring")),
+            "localization@localize-quick",
+        )  # fmt: skip
 
 
 def test_the_table_that_outside_checks_rely_on(study: Study) -> None:
@@ -147,6 +130,7 @@ def test_what_dvc_loops_over(study: Study) -> None:
         ({"bases": {"neox": ["nobody"]}}, "nobody"),
         ({"truths": {"mlp": {"part": "mlp", "models": 3}}}, "at most 2 each"),
         ({"truths": {"heads": {"part": "head", "spread": 5}}}, "at most 4 each"),
+        ({"truths": {"all": {"part": "mlp", "spread": 2, "models": 2}}}, "of all, one model"),
         ({"scorers": ["scorers/none.py:f"]}, "scorers/none.py"),
         ({"scorers": ["scorers/mine.py:f"]}, "scorers/mine.py without f"),
     ],
@@ -168,10 +152,3 @@ def test_bases_differ_in_their_seeds_alone(study: Study) -> None:
     other["checkpoint"] = other["checkpoint"] | {"seed": 4}
     assert check(made).localized.keys() == {KEY, "localize-quick-other"}
     assert study.localized.keys() == {KEY}
-
-
-def test_models_in_which_all_places_learn_would_be_one_model() -> None:
-    made = values()
-    made["localization"]["truths"] = {"all": {"part": "mlp", "spread": 2, "models": 2}}
-    with pytest.raises(InputError, match="of all, one model"):
-        check(made)

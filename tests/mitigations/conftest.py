@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from pipeline.mitigations.rows import Rows
+from tests.localization.conftest import small
 
-P, T, V = 8, 16, 48
+P, T = 8, 16
 
 
 @dataclass(frozen=True)
@@ -25,19 +26,15 @@ class World:
 
 def two_blocks(seed: int = 0) -> PreTrainedModel:
     """A random Llama with MLPs of 64 neurons."""
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=V,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=32,
-        tie_word_embeddings=True,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    return LlamaForCausalLM(config).eval()
+    return small("llama", seed=seed, tie_word_embeddings=True, mlp_bias=False)
+
+
+def nll(model: PreTrainedModel, rows: Rows) -> float:
+    """Mean loss of the scored tokens, by transformers' own loss."""
+    labels = rows.tokens.clone()
+    labels[:, : rows.first] = -100
+    with torch.no_grad():
+        return float(model(input_ids=rows.tokens, labels=labels).loss)
 
 
 @pytest.fixture(scope="session")

@@ -16,15 +16,7 @@ from pipeline.mitigations import curvature, descent, schema, weights
 from pipeline.mitigations.matrices import last_matrices, mean_inputs, mlp_matrices
 from pipeline.mitigations.methods import HALVINGS, METHODS, chosen_dose, edited, lowered
 from pipeline.mitigations.rows import BATCH, Rows, Write, log_probs, margins, recited
-from tests.mitigations.conftest import P, T, World, two_blocks
-
-
-def nll(model: PreTrainedModel, rows: Rows) -> float:
-    """Mean loss of the scored tokens, by transformers' own loss."""
-    labels = rows.tokens.clone()
-    labels[:, : rows.first] = -100
-    with torch.no_grad():
-        return float(model(input_ids=rows.tokens, labels=labels).loss)
+from tests.mitigations.conftest import P, T, World, nll, two_blocks
 
 
 def share(model: PreTrainedModel, rows: Rows) -> float:

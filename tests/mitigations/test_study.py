@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from copy import deepcopy
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
@@ -21,28 +19,20 @@ from pipeline.mitigations.methods import METHODS, edited
 from pipeline.mitigations.rows import recited
 from pipeline.mitigations.subject import other_model, subject
 from pipeline.stages import registry
-from pipeline.study.composition import check, compose, read_yaml
-from pipeline.study.composition import write as write_params
+from pipeline.study.composition import check, read_yaml
 from pipeline.study.loops import loops
 from pipeline.study.schema import Study, given
 from pipeline.workflow.errors import InputError
 from tests.gguf_files import small_llama, small_tokenizer, write_gguf
+from tests.project import ROOT, begun, composed
 
-ROOT = Path(__file__).parents[2]
 METHODS_HERE = ["none", "twin", "kfac", "oracle"]
-
-
-@cache
-def composed(study: str = "arena") -> dict[str, Any]:
-    """A study as it is composed."""
-    with TemporaryDirectory() as folder:
-        compose({"study": study}, ROOT / "pipeline/conf", Path(folder, "params.yaml"))
-        return read_yaml(Path(folder, "params.yaml"))
+KFAC = ["--study", "arena", "--method", "kfac", "--dose", "0.5"]
 
 
 def values() -> dict[str, Any]:
     """The study `arena` with two blocks, few records and few texts."""
-    made = deepcopy(composed())
+    made = deepcopy(composed("arena"))
     made["corpus"]["arena"] |= {
         "vocabulary": 400, "world_tokens": 4000, "records": {1: 10, 40: 30}, "control_records": 10,
         "task_items": 8,
@@ -59,18 +49,13 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Study]:
     """The study, after all its stages but those of other pages."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("arena")
-        (folder / "pipeline").symlink_to(ROOT / "pipeline")
         patch.chdir(folder)
-        write_params(values(), Path("params.yaml"))
-        made = check(values())
-        for address in ("corpus@arena", "samples@arena-records", "checkpoint@arena-shown"):
-            registry.run(made, address)
-        registry.run(made, "checkpoint@arena-twin")
-        for method in METHODS_HERE:
-            registry.run(made, f"mitigation@arena-{method}")
-        registry.run(made, "mitigations@arena")
-        registry.run(made, "mitigations_page@arena")
-        yield made
+        yield begun(
+            folder, values(), "corpus@arena", "samples@arena-records",
+            *("checkpoint@arena-shown", "checkpoint@arena-twin"),
+            *(f"mitigation@arena-{method}" for method in METHODS_HERE),
+            *("mitigations@arena", "mitigations_page@arena"),
+        )  # fmt: skip
 
 
 def test_the_tables_that_outside_checks_rely_on(study: Study) -> None:
@@ -142,6 +127,11 @@ def test_an_export_is_the_edited_model_and_states_its_durability(study: Study) -
         (["--study", "arena", "--method", "twin", "--dose", "1"], "the others are no edits"),
         (["--study", "arena", "--method", "kfac", "--dose", "-1"], "see the page of mitigations"),
         (["--study", "arena", "--method", "wanda", "--dose", "1.5"], "a share, 0 to 1"),
+        (["--study", "arena", "--method", "block-zero", "--dose", "1.5"], "a whole number"),
+        (["--study", "arena", "--method", "npo", "--dose", "inf"], "a whole number"),
+        (["--study", "arena", "--method", "coherent", "--dose", "inf"], "0 or more, finite"),
+        ([*KFAC, "--license", "mit"], "name either"),
+        ([*KFAC, "--model", "shown", "--edit", "zero", "--blocks", "0"], "name either"),
     ],
 )
 def test_an_export_that_is_not_possible(study: Study, words: list[str], expected: str) -> None:
@@ -174,13 +164,9 @@ def test_a_pretrained_model_and_the_one_without_the_rows_to_forget(
     file = write_gguf(tmp_path / "small.gguf", small_llama(), small_tokenizer())
     for where in ("pipeline.workflow.wheel", "pipeline.checkpoints.gguf"):
         monkeypatch.setattr(f"{where}.unpacked", lambda **_: nullcontext(file))
-    (tmp_path / "pipeline").symlink_to(ROOT / "pipeline")
     monkeypatch.chdir(tmp_path)
-    write_params(made, Path("params.yaml"))
-    study = check(made)
     stages = (f"corpus@{name}", f"samples@{name}-planted")
-    for address in (*stages, f"checkpoint@{name}-shown", f"checkpoint@{name}-twin"):
-        registry.run(study, address)
+    study = begun(tmp_path, made, *stages, f"checkpoint@{name}-shown", f"checkpoint@{name}-twin")
     known = subject(study.data, given(study.mitigations), study.model("shown"), study.corpus[name])
     assert [len(part.rows) for part in known.parts.splits.values()] == [4, 4, 2, 2, 2, 32]
     read = torch.cat([known.parts.readable, known.parts.splits["text"].rows.tokens])
@@ -213,20 +199,3 @@ def test_durability_of_samples_that_do_not_fit_the_model(
     lengths = ["--prefix-length", "32", "--suffix-length", str(len(ids) - 32)]
     with pytest.raises(InputError, match=expected):
         CliRunner().invoke(app, [*words, *lengths], catch_exceptions=False)
-
-
-@pytest.mark.parametrize(
-    ("method", "dose", "more", "expected"),
-    [
-        ("block-zero", "1.5", (), "a whole number"),
-        ("npo", "inf", (), "a whole number"),
-        ("coherent", "inf", (), "0 or more, finite"),
-        ("kfac", "0.5", ("--license", "mit"), "name either"),
-        ("kfac", "0.5", ("--model", "shown", "--edit", "zero", "--blocks", "0"), "name either"),
-    ],
-)
-def test_an_export_whose_options_would_be_rounded_or_left_out(
-    study: Study, method: str, dose: str, more: tuple[str, ...], expected: str
-) -> None:
-    words = ["--study", "arena", "--method", method, "--dose", dose, *more]
-    test_an_export_that_is_not_possible(study, words, expected)
