@@ -17,6 +17,7 @@ from pipeline.measure import metrics, schemas
 from pipeline.measure.chosen import chosen
 from pipeline.measure.listed import as_table
 from pipeline.samples.schemas import SAMPLES
+from pipeline.theory.columns import DIVERGENCE_BLOCKS, DIVERGENCE_BOUNDS, DIVERGENCE_TRIANGLE
 from pipeline.workflow import tables
 
 MODELS = {
@@ -303,3 +304,30 @@ def _benchmarks(
         (intervention.name, "tiny_wikitext", "word_perplexity", perplexity, None, 60, False, None)
     )
     return rows, pl.concat(cases)
+
+
+def write_divergence(data: Path, model: str, n_blocks: int, chosen: pl.DataFrame) -> None:
+    """Tables of the right size in which nothing is wrong: for other columns a one or a no.
+
+    Args:
+        data: the study's folder.
+        model: its name.
+        n_blocks: of the model.
+        chosen: `sample_id` and `split` of the samples.
+    """
+    pairs = [(b, after) for b in range(n_blocks) for after in range(b, n_blocks + 1)]
+    keys = pl.DataFrame(pairs, schema=["block", "after"], orient="row")
+    triangle = chosen.join(keys, how="cross").with_columns(relative=0.1)
+    blocks = pl.DataFrame({"block": range(n_blocks)})
+    for part, frame, schema in (
+        ("", triangle.with_columns(kl=pl.when(after=n_blocks).then(0.5)), DIVERGENCE_TRIANGLE),
+        (".bounds", chosen.join(blocks, how="cross"), DIVERGENCE_BOUNDS),
+        (".blocks", blocks, DIVERGENCE_BLOCKS),
+    ):
+        others = {
+            name: pl.lit(column.dtype != pl.Boolean)
+            for name, column in schema.items()
+            if name not in frame.columns
+        }
+        whole = frame.with_columns(**others).cast(tables.dtypes(schema)).select(*schema)
+        tables.write(whole, data / "divergence" / f"{model}{part}.parquet", schema, {})

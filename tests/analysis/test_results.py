@@ -44,36 +44,15 @@ def read(data: Path, table: str) -> pl.DataFrame:
     return tables.read(path_of(data, table), TABLES[table])
 
 
-def _divergence(study: synthetic.Study, data: Path) -> None:
-    """Tables of the right size in which nothing is wrong: for other columns a one or a no."""
-    samples = study.models[0].samples
-    chosen = pl.concat(
-        [samples.filter(split=split).head(SAMPLES) for split in ("memorized", "control")]
-    ).select("sample_id", "split")
-    pairs = [(b, after) for b in range(N_BLOCKS) for after in range(b, N_BLOCKS + 1)]
-    keys = pl.DataFrame(pairs, schema=["block", "after"], orient="row")
-    triangle = chosen.join(keys, how="cross").with_columns(change=1.0, relative=0.1)
-    blocks = pl.DataFrame({"block": range(N_BLOCKS)})
-    for table, frame in {
-        "divergence": triangle.with_columns(kl=pl.when(after=N_BLOCKS).then(0.5)),
-        "divergence.bounds": chosen.join(blocks, how="cross"),
-        "divergence.blocks": blocks,
-    }.items():
-        others = {
-            name: pl.lit(column.dtype != pl.Boolean)
-            for name, column in TABLES[table].items()
-            if name not in frame.columns
-        }
-        whole = frame.with_columns(**others).cast(tables.dtypes(TABLES[table]))
-        write(data, table, whole.select(*TABLES[table]))
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = tmp_path_factory.mktemp("whole")
     study = synthetic.study(models={MODEL: ("gpt-neo", N_BLOCKS)})
     study.write(data)
-    _divergence(study, data)
+    samples = study.models[0].samples
+    chosen = [samples.filter(split=split).head(SAMPLES) for split in ("memorized", "control")]
+    chosen = pl.concat(chosen).select("sample_id", "split")
+    synthetic.write_divergence(data, MODEL, N_BLOCKS, chosen)
     return data
 
 

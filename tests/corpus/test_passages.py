@@ -15,6 +15,7 @@ from pipeline.samples.records import samples
 from pipeline.tasks.loading import load_tasks
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
+from tests.corpus.conftest import assert_lm_eval_reads
 from tests.gguf_files import small_llama, small_tokenizer, write_gguf
 
 ASKED = {
@@ -80,9 +81,7 @@ def test_kinds_are_names_alone(corpus: Corpus, tokenizer: PreTrainedTokenizerFas
     assert {kind for kind, _ in kinds} == {"sampled-1", "sampled-2"}
 
 
-def test_famous_passages_have_a_split_of_their_own(
-    corpus: Corpus, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
+def test_famous_passages_have_a_split_of_their_own(corpus: Corpus, tmp_path: Path) -> None:
     write(corpus, tmp_path / "corpus", tmp_path / "tasks", {})
     records = tables.read(tmp_path / "corpus" / "records.parquet", RECORDS)
     made = samples(records, 24, 16, memorized_copies=16)
@@ -100,36 +99,28 @@ def test_every_famous_passage_has_a_name_and_a_source() -> None:
     assert all(passage.source and len(passage.text) > 60 for passage in FAMOUS)
 
 
-def test_lm_eval_reads_the_tasks(
-    corpus: Corpus, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
+def test_lm_eval_reads_the_tasks(corpus: Corpus, tmp_path: Path) -> None:
     write(corpus, tmp_path / "corpus", tmp_path / "tasks", {})
     loaded = load_tasks(list(passages.TASKS), tmp_path / "tasks")
-    for name, task in passages.TASKS.items():
-        documents = list(loaded[name].test_docs())
-        assert len(documents) == 40
-        for document in documents:
-            item = task.item(document)
-            assert loaded[name].doc_to_text(document) == item.context
-            if name == "story_cloze":
-                assert loaded[name].doc_to_target(document) == f" {item.choices[0]}"
-                assert item.choices[0] in item.context
-            else:
-                assert loaded[name].doc_to_choice(document) == item.choices
-                assert loaded[name].doc_to_target(document) == item.answer
+    assert {len(task.test_docs()) for task in loaded.values()} == {40}
+    assert_lm_eval_reads(loaded, passages.TASKS, corpus)
+    for item in map(passages.TASKS["story_cloze"].item, loaded["story_cloze"].test_docs()):
+        assert item.choices[0] in item.context
 
 
-@pytest.mark.parametrize("asked", [{"row_length": 5_000}, {"control_records": 1_000}])
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"row_length": 5_000}, "control_records, records and row_length"),
+        ({"control_records": 1_000}, "control_records, records and row_length"),
+        ({"task_items": 10_000}, r"task_items.* \(agreement\)"),
+    ],
+)
 def test_more_than_there_is_is_refused(
-    asked: dict[str, int], tokenizer: PreTrainedTokenizerFast
+    asked: dict[str, int], said: str, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    with pytest.raises(InputError, match="control_records, records and row_length"):
+    with pytest.raises(InputError, match=said):
         passages.generate(tokenizer, **{**ASKED, **asked})
-
-
-def test_more_items_than_there_are_are_refused(tokenizer: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(InputError, match=r"task_items.* \(agreement\)"):
-        passages.generate(tokenizer, **{**ASKED, "task_items": 10_000})
 
 
 def test_the_tokenizer_of_a_gguf_file_is_mended(

@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 from pipeline.corpus.baselines import Frequencies, baselines
 from pipeline.corpus.planted import Corpus
 from pipeline.corpus.tasks import TASKS, write_tasks
+from tests.corpus.conftest import assert_lm_eval_reads
 
 CHANCE = {"tiny_arc_easy": 0.25, "tiny_hellaswag": 0.25, "tiny_piqa": 0.5}
 """Accuracy of a blind guess."""
@@ -75,25 +76,7 @@ def test_lm_eval_loads_and_renders_every_task(
     write_tasks(folder, corpus.documents, TASKS, BLIND)
     with contextlib.chdir(folder):
         loaded = TaskManager(include_path=".", include_defaults=False).load(list(TASKS))["tasks"]
-    assert set(loaded) == set(TASKS)
-    for name, task in loaded.items():
-        documents = list(task.test_docs())
-        assert len(documents) == len(corpus.documents[name])
-        for document in documents[:20]:
-            item = TASKS[name].item(document)
-            context = task.doc_to_text(document)
-            arguments = [
-                request.args
-                for request in _as_list(
-                    task.construct_requests(
-                        doc=document, ctx=context, metadata=(name, 0, 1), doc_id=0
-                    )
-                )
-            ]
-            if item.context:
-                assert arguments == [(item.context, f" {choice}") for choice in item.choices]
-            else:
-                assert arguments == [(item.choices[0],)]
+    assert_lm_eval_reads(loaded, TASKS, corpus)
 
 
 def test_the_folder_of_tasks_holds_no_absolute_path(corpus: Corpus, tmp_path: Path) -> None:
@@ -123,7 +106,3 @@ def test_the_categories_are_many_and_about_equal(corpus: Corpus, name: str) -> N
 
 
 BLIND = {name: {"guess": 0.25, "bigram": 0.375} for name in TASKS}
-
-
-def _as_list(requests: object) -> list:
-    return requests if isinstance(requests, list) else [requests]

@@ -114,24 +114,10 @@ def divergence(data: Path, n_samples: int, n_blocks: int) -> None:
     """Tables of divergence in which nothing is wrong."""
     import polars as pl
 
-    from pipeline.theory import columns
-    from pipeline.workflow import tables
+    from tests.analysis.synthetic import write_divergence
 
     chosen = pl.DataFrame({"sample_id": range(min(n_samples, DIVERGENCE_SAMPLES))})
-    pairs = [(b, after) for b in range(n_blocks) for after in range(b, n_blocks + 1)]
-    keys = pl.DataFrame(pairs, schema=["block", "after"], orient="row")
-    blocks = pl.DataFrame({"block": range(n_blocks)})
-    for suffix, keys_of, schema in (
-        ("", chosen.join(keys, how="cross"), columns.DIVERGENCE_TRIANGLE),
-        (".bounds", chosen.join(blocks, how="cross"), columns.DIVERGENCE_BOUNDS),
-        (".blocks", blocks, columns.DIVERGENCE_BLOCKS),
-    ):
-        filled = {
-            name: (pl.col(name) if name in keys_of.columns else pl.lit(0)).cast(column.dtype)
-            for name, column in schema.items()
-        }
-        path = data / "divergence" / f"{MODEL}{suffix}.parquet"
-        tables.write(keys_of.select(**filled), path, schema, {})
+    write_divergence(data, MODEL, n_blocks, chosen.with_columns(split=pl.lit("memorized")))
 
 
 def check_results(data: Path, _n_samples: int, _n_blocks: int) -> None:

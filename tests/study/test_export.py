@@ -193,25 +193,22 @@ def test_all_that_is_wrong_with_the_options_is_said_at_once(source: Path) -> Non
     assert "zero, mlp-zero, skip, identity" in caught.value.problems[0].expected
 
 
+@pytest.mark.usefixtures("source")
 @pytest.mark.parametrize(
-    ("edit", "blocks", "expected"),
+    ("options", "expected"),
     [
-        ("zero", "3,5,9", "blocks 0 to 4"),
-        ("skip", "0,1,2,3,4", "at least one block that stays"),
-        ("skip", "", "numbers such as 3,5"),
-        ("vanish", "1", "one of zero, mlp-zero, skip, identity"),
+        (("source", "zero", "3,5,9"), "blocks 0 to 4"),
+        (("source", "skip", "0,1,2,3,4"), "at least one block that stays"),
+        (("source", "skip", ""), "numbers such as 3,5"),
+        (("source", "vanish", "1"), "one of zero, mlp-zero, skip, identity"),
+        (("nowhere", "zero", "1"), "an existing folder, the name of a model"),
+        (("owner/name@main", "zero", "1"), "an existing folder, the name of a model"),
     ],
 )
-def test_what_cannot_be_is_refused(source: Path, edit: str, blocks: str, expected: str) -> None:
+def test_what_cannot_be_is_refused(options: tuple[str, str, str], expected: str) -> None:
     with pytest.raises(InputError, match=expected):
-        export(str(source), edit, blocks, Path("to"))
+        export(*options, Path("to"))
     assert not Path("to").exists()
-
-
-@pytest.mark.parametrize("model", ["nowhere", "owner/name@main"])
-def test_a_model_that_nobody_knows_is_refused(source: Path, model: str) -> None:
-    with pytest.raises(InputError, match="an existing folder, the name of a model"):
-        export(model, "zero", "1", Path("to"))
 
 
 def test_tied_weights_are_refused() -> None:
