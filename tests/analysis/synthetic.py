@@ -197,19 +197,19 @@ def _model(
         benchmarks += rows
         documents.append(cases)
     memorization, some = pl.concat(parts), chosen(samples)
-    displacement, attention_change = _displacement(interventions, n_blocks, some)
+    displacement, attention_change = displacement_of(interventions, n_blocks, some)
     return ModelTables(
         *(name, family, n_blocks, as_table(interventions), samples, memorization),
         pl.DataFrame(benchmarks, schema=tables.dtypes(schemas.BENCHMARKS), orient="row"),
         pl.concat(documents),
         _parameters(n_blocks),
-        tokens=_tokens(memorization, some),
+        tokens=of_tokens(memorization, some),
         displacement=displacement,
         attention_change=attention_change,
     )
 
 
-def _tokens(memorization: pl.DataFrame, some: pl.DataFrame) -> pl.DataFrame:
+def of_tokens(memorization: pl.DataFrame, some: pl.DataFrame) -> pl.DataFrame:
     """Of some samples; a token is right where that of the continuation is."""
     true = some.select("sample_id", token=pl.col("tokens").list.tail(pl.col("suffix_length")))
     rows = memorization.select("intervention", "sample_id", "split", greedy="continuation")
@@ -217,13 +217,13 @@ def _tokens(memorization: pl.DataFrame, some: pl.DataFrame) -> pl.DataFrame:
         position=pl.int_ranges(pl.col("token").list.len())
     )
     right = pl.when(pl.col("greedy") == pl.col("token"))
-    of_tokens = rows.explode("greedy", "token", "position").with_columns(
+    single = rows.explode("greedy", "token", "position").with_columns(
         log_prob=right.then(-0.1).otherwise(-3.0), rank=right.then(1).otherwise(2)
     )
-    return tables.cast(of_tokens.with_columns(shown=None, entropy=0.5, margin=1.0), schemas.TOKENS)
+    return tables.cast(single.with_columns(shown=None, entropy=0.5, margin=1.0), schemas.TOKENS)
 
 
-def _displacement(
+def displacement_of(
     interventions: Sequence[Intervention], n_blocks: int, some: pl.DataFrame
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Early blocks move the stream further; attention adds less to it with depth."""

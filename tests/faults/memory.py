@@ -50,7 +50,8 @@ def memorization(data: Path, n_samples: int, n_blocks: int) -> None:
     from pipeline.interventions.evaluation import Completions
     from pipeline.interventions.interventions import sweep
     from pipeline.measure import memorization as stage
-    from pipeline.measure import metrics
+    from pipeline.measure import metrics, schemas
+    from pipeline.measure.listed import as_table
     from pipeline.samples.schemas import read_samples
     from pipeline.workflow import tables
     from pipeline.workflow.shards import open_shards
@@ -66,6 +67,8 @@ def memorization(data: Path, n_samples: int, n_blocks: int) -> None:
         return Completions(written, entropy[..., 0].clone(), written.clone(), *said)
 
     interventions = sweep(n_blocks)
+    listed = data / "interventions" / f"{MODEL}.parquet"
+    tables.write(as_table(interventions), listed, schemas.INTERVENTIONS, {})
     read = read_samples(data, FAMILY)
     with (
         mock.patch.object(stage, "complete", made_up),
@@ -75,6 +78,26 @@ def memorization(data: Path, n_samples: int, n_blocks: int) -> None:
         path = data / "memorization" / f"{MODEL}.parquet"
         tables.write(made, path, metrics.MEMORIZATION, {})
         shards.finish()
+
+
+def tokens(data: Path, _n_samples: int, n_blocks: int) -> None:
+    """The tables of some samples, token by token."""
+    from pipeline.interventions.interventions import sweep
+    from pipeline.measure import metrics, schemas
+    from pipeline.measure.chosen import chosen
+    from pipeline.samples.schemas import read_samples
+    from pipeline.workflow import tables
+    from tests.analysis.synthetic import displacement_of, of_tokens
+
+    whole = tables.read(data / "memorization" / f"{MODEL}.parquet", metrics.MEMORIZATION)
+    some = chosen(read_samples(data, FAMILY))
+    moved, changed = displacement_of(sweep(n_blocks), n_blocks, some)
+    for name, frame, schema in (
+        (f"tokens/{MODEL}", of_tokens(whole, some), schemas.TOKENS),
+        (f"displacement/{MODEL}", moved, schemas.DISPLACEMENT),
+        (f"displacement/{MODEL}.attention", changed, schemas.ATTENTION_CHANGE),
+    ):
+        tables.write(frame, data / f"{name}.parquet", schema, {})
 
 
 def benchmarks(data: Path, _n_samples: int, n_blocks: int) -> None:
@@ -136,7 +159,7 @@ def aggregate(data: Path, _n_samples: int, _n_blocks: int) -> None:
 
 STEPS: dict[str, Callable[[Path, int, int], None]] = {
     step.__name__: step
-    for step in (samples, memorization, benchmarks, divergence, check_results, aggregate)
+    for step in (samples, memorization, tokens, benchmarks, divergence, check_results, aggregate)
 }
 
 

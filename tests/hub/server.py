@@ -161,6 +161,7 @@ class Hub:
     """
 
     def __init__(self) -> None:
+        self.page = 1000  # entries of a listing that are sent at a time; the real hub has pages too
         self.models: dict[str, Repository] = {}
         self.datasets: dict[str, Repository] = {}
         self.files: dict[str, bytes] = {}
@@ -352,9 +353,7 @@ class _Handler(BaseHTTPRequestHandler):
         entries = _listing(tree, path, recursive)
         if path and not entries:
             raise _MissingError("EntryNotFound", f"{path} does not exist")
-        if self.fault and self.fault.kind == "climb":
-            entries = [*entries, _row(CLIMBING_PATH, File(CLIMBING_PATH, CLIMBING_CONTENT))]
-        self._json(entries)
+        self._page(entries)
 
     # ------------------------------------------------------------------ answers
 
@@ -368,6 +367,17 @@ class _Handler(BaseHTTPRequestHandler):
             data = data + bytes(extra) if extra >= 0 else data[:extra]
         headers |= {} if kind == "no_etag" else {"ETag": f'"{file.etag}"'}
         self._send(200, data, headers)
+
+    def _page(self, entries: list[dict[str, Any]]) -> None:
+        if self.fault and self.fault.kind == "climb":
+            entries = [*entries, _row(CLIMBING_PATH, File(CLIMBING_PATH, CLIMBING_CONTENT))]
+        start, page = int(self.query.get("cursor", ["0"])[0]), self.hub.page
+        headers = {}
+        if start + page < len(entries):
+            rest = "&".join(f"{k}={v[0]}" for k, v in self.query.items() if k != "cursor")
+            following = f"{self.hub.url}{self.path.split('?')[0]}?{rest}&cursor={start + page}"
+            headers["Link"] = f'<{following}>; rel="next"'
+        self._json(entries[start : start + page], headers)
 
     def _json(
         self, value: object, headers: Mapping[str, str] | None = None, status: int = 200
