@@ -226,10 +226,15 @@ OF_FIRST = "_of_first"
 def _of_gap(
     model: Measured, unit: str, name: str, over: str, compare: Compare, threshold: float
 ) -> Conditions:
-    """Memory loss minus ability loss, by the first token and by the whole suffix."""
-    both = ((f"{name}{OF_FIRST}", 1), (name, None))
-    for condition, k in both if all(model.has(model.gap(over, k=k)) for _, k in both) else ():
-        yield from _condition(model, unit, condition, model.gap(over, k=k), compare, threshold)
+    """Memory loss minus ability loss, by the first token and by the whole suffix, if by both."""
+    both = [
+        condition
+        for end, k in ((OF_FIRST, 1), ("", None))
+        for condition in _condition(
+            model, unit, f"{name}{end}", model.gap(over, k=k), compare, threshold
+        )
+    ]
+    yield from both if len(both) == 2 else ()
 
 
 def _gap(model: Measured, limits: Thresholds) -> Conditions:

@@ -89,18 +89,8 @@ def complete(
     never = forbidden_tokens(model)
 
     def completed(engine: Engine, numbers: Sequence[int], progress: Progress) -> Completions:
-        chosen, of = tokens[numbers], decoded.bool()[numbers]
-        tolerance = rounding_error(engine, chosen[:1])
-
-        def work(part: range) -> Completions:
-            rows = slice(part.start, part.stop)
-            made = _batch(engine, chosen[rows], suffix_length, of[rows], never, tolerance)
-            progress(part.stop, len(chosen))
-            return made
-
-        budget = engine.budget(tokens.shape[1], caching=bool(of.any()))
-        costs = [engine.trie.branches * (tokens.shape[1] - 1)] * len(chosen)
-        return joined(in_batches(costs, budget, batch_size, work, engine.journal))
+        some, of = tokens[numbers], decoded.bool()[numbers]
+        return _completed(engine, some, suffix_length, of, never, batch_size, progress)
 
     def row(results: Completions, v: int, n: int) -> Tensor:
         if results.completion_entropy[v, n].isnan():
@@ -114,6 +104,24 @@ def complete(
         exact_match=(made.continuation == tokens[:, -suffix_length:].cpu()).all(-1),
         interventions=[each.name for each in interventions],
     )
+
+
+def _completed(
+    engine: Engine, tokens: Tensor, length: int, decoded: Tensor, forbidden: Tensor,
+    batch_size: int | None = None, progress: Progress = silent,
+) -> Completions:  # fmt: skip
+    """Complete samples (N, P+S) in batches."""
+    tolerance = rounding_error(engine, tokens[:1])
+
+    def work(part: range) -> Completions:
+        rows = slice(part.start, part.stop)
+        made = _batch(engine, tokens[rows], length, decoded[rows], forbidden, tolerance)
+        progress(part.stop, len(tokens))
+        return made
+
+    budget = engine.budget(tokens.shape[1], caching=bool(decoded.any()))
+    costs = [engine.trie.branches * (tokens.shape[1] - 1)] * len(tokens)
+    return joined(in_batches(costs, budget, batch_size, work, engine.journal))
 
 
 def _batch(
@@ -184,23 +192,10 @@ def _in_single(
     them alone. In float32 few do, and these are.
     """
     branches, samples = (unsure.any(along).nonzero()[:, 0] for along in (1, 0))
-    single = replace(
-        engine.only([engine.trie.ending_in(branch) for branch in branches.tolist()]),
-        in_single=True,
-        token_budget=engine.token_budget and max(1, engine.token_budget // 2),
-        journal=Journal(halvings=engine.journal.halvings),
-    )
-    rows, of = batch[samples], decoded[samples]
+    single = engine.single(map(engine.trie.ending_in, branches.tolist()))
+    single = replace(single, journal=Journal(halvings=engine.journal.halvings))
     with at_least_single(*engine.models):
-        tolerance = rounding_error(single, rows[:1])
-
-        def work(part: range) -> Completions:
-            some = slice(part.start, part.stop)
-            return _batch(single, rows[some], length, of[some], forbidden, tolerance)
-
-        budget = single.budget(batch.shape[1], caching=bool(of.any()))
-        costs = [single.trie.branches * (batch.shape[1] - 1)] * len(rows)
-        made = joined(in_batches(costs, budget, None, work, single.journal))
+        made = _completed(single, batch[samples], length, decoded[samples], forbidden)
     found = torch.full((2, *unsure.shape, length), -1, device=engine.device)
     at = branches[:, None], samples
     for tokens, exact in zip(found, (made.continuation, made.teacher_forced), strict=True):

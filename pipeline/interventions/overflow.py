@@ -6,7 +6,6 @@ Shapes: V interventions, N samples or requests, T positions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -45,13 +44,11 @@ def finite(
         InputError: a result is not finite in float32.
     """
     results = compute(engine, range(count), progress)
-    model, bad = engine.known.model, results.bad
-    if bad.any() and torch.finfo(model.dtype).bits < 32:
+    bad = results.bad
+    if bad.any() and engine.in_half:
         listed, items = (bad.any(along).nonzero()[:, 0] for along in (1, 0))
-        half = engine.token_budget and max(1, engine.token_budget // 2)
-        single = replace(engine.only(listed.tolist()), in_single=True, token_budget=half)
         with at_least_single(*engine.models):
-            again = compute(single, items.tolist(), silent)
+            again = compute(engine.single(listed.tolist()), items.tolist(), silent)
         v, n = bad.nonzero(as_tuple=True)
         at = torch.searchsorted(listed, v), torch.searchsorted(items, n)
         for field, tensor in results.tensors().items():

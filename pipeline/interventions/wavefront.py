@@ -117,6 +117,11 @@ class Engine:
         """The same with some of the interventions."""
         return replace(self, interventions=[self.interventions[v] for v in listed])
 
+    def single(self, listed: Iterable[int]) -> Engine:
+        """Some of the interventions in float32, for use within `at_least_single` of `models`."""
+        half = self.token_budget and max(1, self.token_budget // 2)
+        return replace(self.only(listed), in_single=True, token_budget=half)
+
     def budget(self, length: int, *, caching: bool) -> int:
         """Tokens of a pass over rows of this length, see `memory.token_budget`."""
         return self.token_budget or free_tokens(

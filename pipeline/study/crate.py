@@ -20,9 +20,12 @@ from rocrate.model.entity import Entity
 from rocrate.rocrate import ROCrate
 from ruamel.yaml import YAML
 
+from pipeline.interventions.interventions import OWN_EDITS
+from pipeline.localization.schema import OWN_SCORERS
 from pipeline.report.provenance import CITATION, git_state
 from pipeline.study.schema import Study
 from pipeline.workflow.dag import FIRST, LOCK, Dag, Stage
+from pipeline.workflow.digest import OWN
 from pipeline.workflow.errors import bad_input
 from pipeline.workflow.files import PARAMS, atomic, run_command
 
@@ -38,8 +41,8 @@ BIOSCHEMAS = "https://bioschemas.org/profiles/ComputationalWorkflow/1.0-RELEASE"
 DEFINITION = ("dvc.yaml", "dvc.lock", "loops.yaml", "constraints.txt", "README.md", "LICENSE")
 """What defines and describes the workflow beside the Snakefile, the package and params.yaml."""
 
-CODE = ("pipeline", "mine", "edits", "scorers")
-"""Folders of the code, the study's own among it."""
+FOLDERS = (Path("pipeline"), Path(OWN), OWN_EDITS, OWN_SCORERS)
+"""Of the code, the study's own among it."""
 
 LARGE = ("checkpoint", "datasets", "benchmarks_part", "memorization_part")
 """Groups of stages of which only JSON is packed: not weights, datasets, and parts of tables."""
@@ -169,7 +172,7 @@ class _Crate:
         )
         workflow["creator"] = author
         workflow["license"] = self.crate.root_dataset["license"]
-        below = (path for folder in CODE for path in Path(folder).rglob("*"))
+        below = (path for folder in FOLDERS for path in folder.rglob("*"))
         package = (path for path in below if "__pycache__" not in path.parts)
         for path in (*map(Path, DEFINITION), CITATION, *sorted(package)):
             if path.is_file():
