@@ -21,14 +21,13 @@ from numpy.typing import NDArray
 from pipeline.analysis.measured import Grid, ModelTables, grids
 from pipeline.analysis.rows import Measure, rows_of
 from pipeline.analysis.statistics import (
-    LEVEL,
     Estimates,
     clustered_errors,
     clustered_means,
     clustered_rates,
     effective_number,
     paired_differences,
-    reach,
+    reaches,
 )
 from pipeline.measure.extraction import SCHEMES, TRIES, out_within
 from pipeline.measure.metrics import METRICS, Metric
@@ -122,8 +121,7 @@ def _counterfactual(grid: Grid, measure: Measure, seed: int) -> pl.DataFrame:
     """
     values, groups = measure.values, measure.groups
     mean, stderr = clustered_errors(values, groups)
-    n = effective_number(groups)
-    half = np.array([reach(each, n, 1.0, LEVEL) for each in stderr])
+    half = reaches(stderr, effective_number(groups), 1.0)
     estimates = Estimates(mean, np.maximum(mean - half, -1.0), np.minimum(mean + half, 1.0))
     differences = paired_differences(values, values[:, [grid.baseline]], groups, seed)
     return rows_of(grid.names, measure, estimates, differences).drop_nans("value")

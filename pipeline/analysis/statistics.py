@@ -293,6 +293,12 @@ def reach(stderr: float, n: float, scale: float, level: float) -> float:
     return t * math.hypot(stderr, t * scale / n)
 
 
+def reaches(stderr: _Floats, n: float, scale: _Floats | float) -> _Floats:
+    """(C,) what `reach` gives for each standard error, at `LEVEL`."""
+    scales = np.broadcast_to(scale, stderr.shape)
+    return np.array([reach(error, n, of, LEVEL) for error, of in zip(stderr, scales, strict=True)])
+
+
 def jackknife_error(changes: _Floats) -> _Floats:
     """(…,) the standard error, from the changes (G, …) when one group is left out."""
     error: _Floats = np.sqrt((changes**2).sum(axis=0) * (len(changes) - 1) / len(changes))
@@ -368,7 +374,7 @@ def _distances(changes: _Floats, n: float, scale: _Floats) -> tuple[_Floats, _Fl
     after a cubic transformation, which removes the skewness; `reach` where that is wider.
     """
     errors = jackknife_error(changes)
-    half = np.array([reach(error, n, of, LEVEL) for error, of in zip(errors, scale, strict=True)])
+    half = reaches(errors, n, scale)
     half = np.where(np.isfinite(half) & (half > GRAIN * GRAIN), half, np.nan)
     spread = (changes**2).mean(axis=0) ** 1.5
     skewness = np.divide(

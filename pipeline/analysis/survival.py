@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.analysis.statistics import (
-    LEVEL,
     Estimates,
     effective_number,
     jackknife_error,
-    reach,
+    reaches,
     scale_of_categories,
 )
 
@@ -101,7 +100,7 @@ def survival(memorized: Tokens, control: Tokens) -> Survival | None:
 
 def _estimates(value: _Floats, stderr: _Floats, n: float, scale: float, least: float) -> Estimates:
     """Values (V,) between `least` and 1 with their intervals, see `reach`."""
-    half = np.array([reach(error, n, scale, LEVEL) for error in stderr])
+    half = reaches(stderr, n, scale)
     half[np.isinf(half)] = np.nan
     return Estimates(value, np.maximum(value - half, least), np.minimum(value + half, 1.0))
 
