@@ -19,8 +19,8 @@ import typer
 
 from pipeline.stages import registry
 from pipeline.study.composition import compose, derive, load
-from pipeline.workflow.errors import InputError, bad_input, disk_problem, shorten
-from pipeline.workflow.files import PARAMS, run_command
+from pipeline.workflow.errors import InputError, bad_input, disk_problem, run_command, shorten
+from pipeline.workflow.files import PARAMS
 from pipeline.workflow.interruption import watch
 from pipeline.workflow.progress import disable_monitor
 from pipeline.workflow.schema import Dtype

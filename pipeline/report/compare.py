@@ -31,8 +31,8 @@ from pipeline.report.numbers import Number, Numbers
 from pipeline.report.plots.plot import BLOCKS_LABEL, Plot
 from pipeline.workflow import tables
 from pipeline.workflow.dag import read_at
-from pipeline.workflow.errors import bad_input, shorten
-from pipeline.workflow.files import atomic, run_command, write_text
+from pipeline.workflow.errors import bad_input, run_command, shorten
+from pipeline.workflow.files import atomic, write_text
 
 KEY = ("model", "intervention", "split", "task", "metric", "k", "copies", "category")
 """The columns of the summary by which estimates are matched."""

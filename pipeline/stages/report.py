@@ -5,7 +5,7 @@ from __future__ import annotations
 from pipeline.report.page import write_page
 from pipeline.study.schema import DERIVED, RUN_SECTION, Study
 from pipeline.workflow import tables
-from pipeline.workflow.files import run_command
+from pipeline.workflow.errors import run_command
 
 
 def report(study: Study) -> None:

@@ -29,13 +29,14 @@ from pipeline.samples.frame import check_samples
 from pipeline.samples.table_file import COMMA, LINES, is_running_text, read
 from pipeline.samples.texts import files, texts
 from pipeline.study.composition import CONF, check, read_yaml, write
+from pipeline.workflow.digest import OWN
 from pipeline.workflow.errors import bad_input, shorten
 from pipeline.workflow.files import PARAMS, write_text
 from pipeline.workflow.hub import Snapshot
 from pipeline.workflow.locks import TURN
 
 ROOT = Path(__file__).parents[2]
-LINKED = ("CITATION.cff", "Snakefile", "dvc.yaml", "mine", "pipeline", "profiles")
+LINKED = ("CITATION.cff", "Snakefile", "dvc.yaml", OWN, "pipeline", "profiles")
 AUDITS = Path("audits")
 FAMILY = "audit"
 
@@ -43,8 +44,10 @@ REFERENCE = "reference"
 """The name of the reference model, of its family, and of the link to a reference."""
 
 ORIGIN = "origin"
-COMMITS = "commits.json"
 """The file of an audit's folder that says which model it belongs to."""
+
+COMMITS = "commits.json"
+"""The file of an audit's folder with the commits that `commits_of` gives."""
 
 WRITTEN = Path("written")
 """The file of an audit's folder with the params.yaml that the command wrote last."""

@@ -26,8 +26,9 @@ from pipeline.report.provenance import CITATION, git_state
 from pipeline.study.schema import Study
 from pipeline.workflow.dag import FIRST, LOCK, Dag, Stage
 from pipeline.workflow.digest import OWN
-from pipeline.workflow.errors import bad_input
-from pipeline.workflow.files import PARAMS, atomic, run_command
+from pipeline.workflow.errors import bad_input, run_command
+from pipeline.workflow.files import PARAMS, atomic
+from pipeline.workflow.own import files_below
 
 PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": "Process Run Crate",
@@ -172,9 +173,8 @@ class _Crate:
         )
         workflow["creator"] = author
         workflow["license"] = self.crate.root_dataset["license"]
-        below = (path for folder in FOLDERS for path in folder.rglob("*"))
-        package = (path for path in below if "__pycache__" not in path.parts)
-        for path in (*map(Path, DEFINITION), CITATION, *sorted(package)):
+        code = sorted(path for folder in FOLDERS for path in files_below(folder))
+        for path in (*map(Path, DEFINITION), CITATION, *code):
             if path.is_file():
                 at = path.name if path == CITATION else path
                 self.crate.add_file(path, at, properties=_format(path))

@@ -6,6 +6,7 @@ import errno
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 DISK = {
     errno.ENOSPC: ("room on the disk", "free some room, then run the same command again"),
@@ -28,6 +29,13 @@ _SHORT = reprlib.Repr()  # a few aliases in a YAML file can stand for millions o
 _SHORT.maxstring = _SHORT.maxother = 1_000
 _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _SHORT.maxdict = 20
 _SHORT.maxlevel = 4
+
+
+def run_command(study: str | None = None) -> str:
+    """The command that runs a study in this folder, which may have no Makefile; None: in force."""
+    if Path("Makefile").is_file():
+        return "make run" + (f" STUDY={study}" if study else "")
+    return "snakemake --cores all" + (f" --config study={study}" if study else "")
 
 
 @dataclass(frozen=True)

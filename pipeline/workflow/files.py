@@ -17,13 +17,6 @@ PARAMS = Path("params.yaml")
 """The study in force."""
 
 
-def run_command(study: str | None = None) -> str:
-    """The command that runs a study in this folder, which may have no Makefile; None: in force."""
-    if Path("Makefile").is_file():
-        return "make run" + (f" STUDY={study}" if study else "")
-    return "snakemake --cores all" + (f" --config study={study}" if study else "")
-
-
 @contextmanager
 def atomic(path: str | Path, *, directory: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it to `path` on success, remove it on failure.

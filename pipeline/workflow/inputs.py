@@ -18,6 +18,7 @@ from ruamel.yaml import YAML
 from pipeline.workflow import digest
 from pipeline.workflow.dag import Stage, resolved
 from pipeline.workflow.errors import bad_input
+from pipeline.workflow.own import files_below
 
 
 @contextmanager
@@ -63,8 +64,7 @@ def _state(stage: Stage) -> dict[str, object]:
         state[_name("code", key)] = digest.entry(key)
     for name in stage.deps:
         path = Path(name)
-        below = sorted(path.rglob("*")) if path.is_dir() else [path]
-        files = (each for each in below if each.is_file() and "__pycache__" not in each.parts)
+        files = files_below(path) if path.is_dir() else [path] if path.is_file() else []
         stats = [(file, file.stat()) for file in files]
         state[name] = [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
     return state

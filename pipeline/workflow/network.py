@@ -20,8 +20,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from pipeline.workflow.errors import InputError, Problem, shorten
-from pipeline.workflow.files import run_command
+from pipeline.workflow.errors import InputError, Problem, run_command, shorten
 
 CONNECT_SECONDS = 8.0
 """Time for the hub to answer, to count as reachable. A name server can take longer to give up."""
