@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,4 @@ def probability(log_prob: float) -> str:
     """A probability in percent, or, where it is small, with a power of ten."""
     if log_prob > math.log(0.001):
         return f"{math.exp(log_prob):.1%}"
-    power, rest = divmod(log_prob / math.log(10), 1)
-    digits = f"{10**rest:.1f}"
-    return f"1.0e{power + 1:.0f}" if digits == "10.0" else f"{digits}e{power:.0f}"
+    return f"{Decimal(log_prob).exp():.1e}"  # a float would be 0
