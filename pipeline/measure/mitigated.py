@@ -18,7 +18,7 @@ from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.benchmarks import measure
 from pipeline.mitigations.curvature import COHERENT_SHARE, eigenbases
 from pipeline.mitigations.matrices import mlp_matrices, recorded
-from pipeline.mitigations.rows import Rows, all_log_probs, log_probs, logits, recited
+from pipeline.mitigations.rows import Rows, log_probs, logits, read
 from pipeline.mitigations.schemas import OUTCOMES
 from pipeline.mitigations.subject import TEXT, Part, Parts
 from pipeline.workflow import tables
@@ -42,9 +42,10 @@ def outcomes(
     """
     made = []
     for split, part in parts.splits.items():
-        made.append(labelled(part, split, "loss", -all_log_probs(model, part.rows).mean(-1)))
+        scored, recited = read(model, part.rows)
+        made.append(labelled(part, split, "loss", -scored.mean(-1)))
         if split != TEXT:
-            made.append(labelled(part, split, "recited", recited(model, part.rows)))
+            made.append(labelled(part, split, "recited", recited))
     if tasks and tokenizer is not None:
         words = {"probe": pl.lit("dose"), "variant": pl.lit("")}
         _, documents = measure(model, tokenizer, tasks, [BASELINE])
@@ -86,17 +87,19 @@ def price(before: PreTrainedModel, after: PreTrainedModel, rows: Rows, seed: int
     probe = copy.deepcopy(after)
     generator, found = torch.Generator().manual_seed(seed), []
     for part in rows.batches():
-        sides = []
-        for sign in (1, -1, 0):
+        labels, sides = part.tokens[:, part.first :, None], []
+        for sign in (0, 1, -1):
             with torch.no_grad():
                 for name, value in probe.named_parameters():
                     value.copy_(weights[name] + sign * STEP * changes[name])
-                sides.append(logits(probe, part).double().log_softmax(-1))
-        shift = (sides[1] - sides[0]) / (2 * STEP)
-        labels = torch.multinomial(sides[2].exp().flatten(0, 1), 1, generator=generator)
-        first = shift.gather(-1, part.tokens[:, part.first :, None])
-        second = shift.gather(-1, labels.view(*shift.shape[:2], 1)).square() / 2
-        found.append((first + second)[..., 0].mean(-1))
+                scored = logits(probe, part).double().log_softmax(-1)
+            if sign == 0:
+                sampled = torch.multinomial(scored.exp_().flatten(0, 1), 1, generator=generator)
+                labels = torch.cat([labels, sampled.view_as(labels)], -1)
+            else:
+                sides.append(scored.gather(-1, labels))
+        first, second = ((sides[1] - sides[0]) / (2 * STEP)).unbind(-1)
+        found.append((first + second.square() / 2).mean(-1))
     return torch.cat(found)
 
 

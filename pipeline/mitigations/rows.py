@@ -64,15 +64,12 @@ def logits(model: Callable[..., Any], rows: Rows) -> Tensor:
 
 def log_probs(model: Callable[..., Any], rows: Rows) -> Tensor:
     """(N, T - first) log probability of each scored token, nats; keeps gradients."""
-    made = logits(model, rows).log_softmax(-1)
-    return made.gather(-1, rows.tokens[:, rows.first :, None])[..., 0]
+    return _log_probs(logits(model, rows), rows)
 
 
 def margins(model: PreTrainedModel, rows: Rows) -> Tensor:
     """(N, T - first) logit of each scored token minus the largest of the others."""
-    made, right = logits(model, rows), rows.tokens[:, rows.first :, None]
-    others = made.scatter(-1, right, -torch.inf).amax(-1)
-    return made.gather(-1, right)[..., 0] - others
+    return _margins(logits(model, rows), rows)
 
 
 def contrasted(of: Callable[[Rows], list[Tensor]], forget: Rows, keep: Rows) -> list[Tensor]:
@@ -81,12 +78,30 @@ def contrasted(of: Callable[[Rows], list[Tensor]], forget: Rows, keep: Rows) -> 
 
 
 @torch.no_grad()
+def read(model: PreTrainedModel, rows: Rows) -> tuple[Tensor, Tensor]:
+    """`all_log_probs` and `recited`, of one pass."""
+    found = []
+    for part in rows.batches():
+        made = logits(model, part)
+        found.append((_log_probs(made, part), (_margins(made, part) > 0).all(-1)))
+    scored, right = zip(*found, strict=True)
+    return torch.cat(scored), torch.cat(right)
+
+
 def recited(model: PreTrainedModel, rows: Rows) -> Tensor:
     """(N,) bool: whether greedy decoding gives the scored tokens: each is the most likely one."""
-    return torch.cat([(margins(model, part) > 0).all(-1) for part in rows.batches()])
+    return read(model, rows)[1]
 
 
-@torch.no_grad()
 def all_log_probs(model: PreTrainedModel, rows: Rows) -> Tensor:
     """As `log_probs`, without gradients, in batches."""
-    return torch.cat([log_probs(model, part) for part in rows.batches()])
+    return read(model, rows)[0]
+
+
+def _log_probs(made: Tensor, rows: Rows) -> Tensor:
+    return made.log_softmax(-1).gather(-1, rows.tokens[:, rows.first :, None])[..., 0]
+
+
+def _margins(made: Tensor, rows: Rows) -> Tensor:
+    right = rows.tokens[:, rows.first :, None]
+    return made.gather(-1, right)[..., 0] - made.scatter(-1, right, -torch.inf).amax(-1)
