@@ -91,20 +91,20 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="session")
 def threads() -> Callable[[int], AbstractContextManager[None]]:
     """A context that computes with so many threads, and afterwards with as many as before."""
-    return _threads
+
+    @contextmanager
+    def computing(number: int) -> Iterator[None]:
+        before = torch.get_num_threads()
+        torch.set_num_threads(number)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    return computing
 
 
 @pytest.fixture(scope="session", params=sorted(MODELS))
@@ -128,14 +128,11 @@ def neo() -> PreTrainedModel:
 # ------------------------------------------------------------- trained
 
 
-MEMORIZED_ROWS, MEMORIZED_LENGTH = 8, 17
-
-
 @pytest.fixture(scope="session")
 def memorized() -> Tensor:
     """Rows (8, 17) that the trained models know by heart."""
     generator = torch.Generator().manual_seed(5)
-    return torch.randint(1, VOCABULARY, (MEMORIZED_ROWS, MEMORIZED_LENGTH), generator=generator)
+    return torch.randint(1, VOCABULARY, (8, 17), generator=generator)
 
 
 @pytest.fixture(scope="session", params=["neo-short-window", "neox-parallel"])
@@ -170,16 +167,15 @@ _ODD = {
     "stop": st.sampled_from([None, 3, [3, 5]]),
     "seed": st.integers(0, 99),
 }
-ODD_VOCABULARY, ODD_CONTEXT = 23, 16
 
 
 def _odd(settings: dict[str, Any]) -> PreTrainedModel:
     torch.manual_seed(settings["seed"])
     common = {
-        "vocab_size": ODD_VOCABULARY,
+        "vocab_size": 23,
         "hidden_size": 16,
         "intermediate_size": 24,
-        "max_position_embeddings": ODD_CONTEXT,
+        "max_position_embeddings": 16,
     }
     if settings["family"] == "neox":
         model = _neox(
@@ -231,29 +227,6 @@ def odd_cases() -> st.SearchStrategy[tuple[PreTrainedModel, list[Intervention]]]
 # ------------------------------------------------------------- hand-made
 
 
-TWINS = range(1, 9)
-"""Tokens of `nearly_tied` that have a twin, 64 further on."""
-
-
-@pytest.fixture(scope="session", params=["neo", "neox"])
-def nearly_tied(request: pytest.FixtureRequest) -> PreTrainedModel:
-    """A model in which some tokens have a twin, whose logit differs by rounding alone.
-
-    Its sizes are such that float32 alone prefers the one or the other depending on the batch and
-    on the number of threads.
-    """
-    torch.manual_seed(0)
-    common = {"vocab_size": 128, "hidden_size": 64, "intermediate_size": 128}
-    if request.param == "neox":
-        model = _neox(3, **common)
-    else:
-        model = _neo(["global", "local", "global"], window_size=4, **common)
-    head = model.lm_head.weight.data
-    own = head[TWINS.start : TWINS.stop]
-    head[TWINS.start + 64 : TWINS.stop + 64] = own * (1 + 2e-7 * torch.randn_like(own))
-    return model.eval()
-
-
 @pytest.fixture(scope="session")
 def overflowing() -> PreTrainedModel:
     """A GPT-NeoX in float16 in which token 7 overflows where block 0 is bypassed, else not.
@@ -277,23 +250,6 @@ def overflowing() -> PreTrainedModel:
     return model.half()
 
 
-def _with_identity_softmax(model: PreTrainedModel, blocks: tuple[int, ...]) -> PreTrainedModel:
-    model = copy.deepcopy(model)
-    heads = model.config.num_attention_heads
-    distances = torch.arange(1, model.config.max_position_embeddings).double()
-    for block in blocks:
-        attention = model.gpt_neox.layers[block].attention
-        angles = distances[:, None] * model.gpt_neox.rotary_emb.inv_freq.double()
-        gaps = 2 * (1 - angles.cos()).sum(1) / math.sqrt(attention.head_size)
-        bias = (120 / gaps.min()).sqrt().float()  # softmax of a gap of 120 is 0 in float32
-        weight = attention.query_key_value.weight.data.view(heads, 3, attention.head_size, -1)
-        biases = attention.query_key_value.bias.data.view(heads, 3, attention.head_size)
-        weight[:, :2] = 0
-        biases[:, :2] = 0
-        biases[:, :2, : attention.rotary_ndims] = bias
-    return model
-
-
 @pytest.fixture(scope="session")
 def with_identity_softmax() -> Callable[[PreTrainedModel, tuple[int, ...]], PreTrainedModel]:
     """Makes a stock GPT-NeoX whose edited query and key biases make softmax exactly the identity.
@@ -301,7 +257,24 @@ def with_identity_softmax() -> Callable[[PreTrainedModel, tuple[int, ...]], PreT
     With zero weights and all rotary biases c, a query scores a key at distance Δ with
     2 c² Σ_f cos(Δ θ_f) / sqrt(D/H): the larger c, the further distance 0 stands out.
     """
-    return _with_identity_softmax
+
+    def edited(model: PreTrainedModel, blocks: tuple[int, ...]) -> PreTrainedModel:
+        model = copy.deepcopy(model)
+        heads = model.config.num_attention_heads
+        distances = torch.arange(1, model.config.max_position_embeddings).double()
+        for block in blocks:
+            attention = model.gpt_neox.layers[block].attention
+            angles = distances[:, None] * model.gpt_neox.rotary_emb.inv_freq.double()
+            gaps = 2 * (1 - angles.cos()).sum(1) / math.sqrt(attention.head_size)
+            bias = (120 / gaps.min()).sqrt().float()  # softmax of a gap of 120 is 0 in float32
+            weight = attention.query_key_value.weight.data.view(heads, 3, attention.head_size, -1)
+            biases = attention.query_key_value.bias.data.view(heads, 3, attention.head_size)
+            weight[:, :2] = 0
+            biases[:, :2] = 0
+            biases[:, :2, : attention.rotary_ndims] = bias
+        return model
+
+    return edited
 
 
 # ------------------------------------------------------------- the local hub
@@ -341,7 +314,6 @@ def hub_home(hub: "Hub", tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         "HF_HUB_DOWNLOAD_TIMEOUT": 10,
         "HF_HUB_ETAG_TIMEOUT": 10,
     }.items():
-        assert hasattr(constants, name)
         monkeypatch.setattr(constants, name, value)
     monkeypatch.delenv("HF_TOKEN", raising=False)
     for variable in ("NO_PROXY", "no_proxy"):

@@ -13,17 +13,16 @@ VOCABULARY, BLOCKS, WIDTH, HEADS, CONTEXT = 97, 5, 32, 4, 64
 WINDOW = 5  # shorter than any text here
 END_OF_TEXT = 3
 
-_NO_TEXT_TOKENS = {"bos_token_id": None, "eos_token_id": None}
-_BASE: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
+_UNTIED: dict[str, Any] = {"vocab_size": VOCABULARY, "tie_word_embeddings": False}
+_SMALL = {**_UNTIED, "bos_token_id": None, "eos_token_id": None}
+_BASE = {
+    **_SMALL,
     "hidden_size": WIDTH,
     "num_hidden_layers": BLOCKS,
     "num_attention_heads": HEADS,
     "intermediate_size": 48,
     "max_position_embeddings": CONTEXT,
     "pad_token_id": 0,
-    "tie_word_embeddings": False,
-    **_NO_TEXT_TOKENS,
 }
 _GROUPED = {**_BASE, "num_key_value_heads": 2}
 _WIDE = {**_GROUPED, "head_dim": 16}  # H E is twice the width
@@ -32,18 +31,10 @@ _LOCAL = {
     "layer_types": ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"],
 }
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-_GPT = {
-    "n_embd": WIDTH,
-    "n_layer": BLOCKS,
-    "n_head": HEADS,
-    "vocab_size": VOCABULARY,
-    "n_positions": CONTEXT,
-    "tie_word_embeddings": False,
-    **_NO_TEXT_TOKENS,
-}
+_GPT = {**_SMALL, "n_embd": WIDTH, "n_layer": BLOCKS, "n_head": HEADS, "n_positions": CONTEXT}
 _OPT = {**_BASE, "word_embed_proj_dim": WIDTH, "ffn_dim": 48}
 _FALCON = {key: value for key, value in _BASE.items() if key != "intermediate_size"}
-_LAYERS = {"num_layers": BLOCKS, "tie_word_embeddings": False, **_NO_TEXT_TOKENS}
+_LAYERS = {**_SMALL, "num_layers": BLOCKS, "max_position_embeddings": CONTEXT}
 
 
 def _causal(name: str, **sizes: Any) -> Callable[[], Any]:
@@ -56,13 +47,11 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "gpt_neox-sequential": _causal("GPTNeoX", **_BASE, use_parallel_residual=False),
     "gpt_neo": _causal(
         "GPTNeo",
-        vocab_size=VOCABULARY,
+        **_LAYERS,
         hidden_size=WIDTH,
         num_heads=HEADS,
-        max_position_embeddings=CONTEXT,
         window_size=WINDOW,
         attention_types=[[["global", "local"], 2], [["local"], 1]],
-        **_LAYERS,
     ),
     "gpt2": _causal("GPT2", **_GPT),
     "llama": _causal("Llama", **_GROUPED, attention_bias=True),
@@ -89,28 +78,14 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "opt": _causal("OPT", **_OPT),
     "opt-post-norm": _causal("OPT", **_OPT, do_layer_norm_before=False),
     "gptj": _causal("GPTJ", **_GPT, rotary_dim=4),
-    "bloom": _causal(
-        "Bloom",
-        vocab_size=VOCABULARY,
-        hidden_size=WIDTH,
-        n_layer=BLOCKS,
-        n_head=HEADS,
-        tie_word_embeddings=False,
-        **_NO_TEXT_TOKENS,
-    ),
+    "bloom": _causal("Bloom", **_SMALL, hidden_size=WIDTH, n_layer=BLOCKS, n_head=HEADS),
     "falcon": _causal("Falcon", **_FALCON),
     "falcon-grouped": _causal("Falcon", **_FALCON, new_decoder_architecture=True, num_kv_heads=2),
     "falcon-alibi": _causal(
         "Falcon", **_FALCON, alibi=True, multi_query=False, parallel_attn=False, bias=True
     ),
     "mpt": _causal(
-        "Mpt",
-        d_model=WIDTH,
-        n_heads=HEADS,
-        n_layers=BLOCKS,
-        vocab_size=VOCABULARY,
-        max_seq_len=CONTEXT,
-        tie_word_embeddings=False,
+        "Mpt", **_UNTIED, d_model=WIDTH, n_heads=HEADS, n_layers=BLOCKS, max_seq_len=CONTEXT
     ),
     "hunyuan": _causal("HunYuanDenseV1", **_WIDE),
     "glm": _causal("Glm", **_WIDE),
@@ -119,14 +94,7 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "nemotron": _causal("Nemotron", **_GROUPED),
     "persimmon": _causal("Persimmon", **_BASE),
     "xglm": _causal(
-        "XGLM",
-        vocab_size=VOCABULARY,
-        d_model=WIDTH,
-        ffn_dim=48,
-        attention_heads=HEADS,
-        max_position_embeddings=CONTEXT,
-        pad_token_id=0,
-        **_LAYERS,
+        "XGLM", **_LAYERS, d_model=WIDTH, ffn_dim=48, attention_heads=HEADS, pad_token_id=0
     ),
     "biogpt": _causal("BioGpt", **_BASE),
     "arcee": _causal("Arcee", **_GROUPED),
@@ -154,20 +122,11 @@ UNSUPPORTED: dict[str, Callable[[], Any]] = {
         num_local_experts=4,
         rope_parameters={"rope_type": "default", "rope_theta": 1e4},
     ),
-    "state-space": _causal(
-        "Mamba", vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=BLOCKS
-    ),
+    "state-space": _causal("Mamba", **_UNTIED, hidden_size=WIDTH, num_hidden_layers=BLOCKS),
     "hybrid": _causal("Jamba", **_GROUPED),
     "gated": _causal("Qwen3Next", **_WIDE, **_EXPERTS, shared_expert_intermediate_size=16),
     "encoder-decoder": lambda: t.T5ForConditionalGeneration(
-        t.T5Config(
-            vocab_size=VOCABULARY,
-            d_model=WIDTH,
-            num_layers=BLOCKS,
-            num_heads=HEADS,
-            d_ff=48,
-            d_kv=8,
-        )
+        t.T5Config(vocab_size=VOCABULARY, d_model=WIDTH, num_layers=BLOCKS, num_heads=HEADS, d_kv=8)
     ),
     "encoder": lambda: t.BertForMaskedLM(t.BertConfig(**_BASE)),
     "latent": _causal(

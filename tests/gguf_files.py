@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from gguf import GGUFWriter
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from pipeline.corpus.words import SAMPLED
-from tests.own import byte_level
+from tests.own import byte_level, random_model
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
@@ -19,20 +19,9 @@ SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 def small_llama() -> LlamaForCausalLM:
     """Two blocks, four heads that share two keys and values, tied embeddings."""
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=400,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        tie_word_embeddings=True,
-        initializer_range=0.3,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    return LlamaForCausalLM(config).eval()
+    sizes = {"vocab_size": 400, "hidden_size": 32, "intermediate_size": 64}
+    more = {"tie_word_embeddings": True, "initializer_range": 0.3}
+    return random_model(2, **sizes, **more, bos_token_id=1, eos_token_id=2).eval()
 
 
 def small_tokenizer(vocabulary: int = 400) -> PreTrainedTokenizerFast:

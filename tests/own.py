@@ -1,15 +1,12 @@
-"""What a user has at hand: the folder of a checkpoint, a text that it recites, tasks of one's own.
-
-By hand: ``python -m tests.own FOLDER`` writes FOLDER/model, FOLDER/text.txt, FOLDER/tasks.
-"""
+"""What a user has at hand: a folder with a checkpoint, a text that it recites, own tasks."""
 
 from __future__ import annotations
 
 import json
 import random
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers as t
@@ -18,20 +15,19 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 VOCABULARY, CONTEXT, BLOCKS = 320, 64, 4
 
 
-def random_model(blocks: int = BLOCKS) -> t.LlamaForCausalLM:
-    """A small Llama that has learned nothing."""
-    config = t.LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=blocks,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    return t.LlamaForCausalLM(config)
+def random_model(blocks: int = BLOCKS, **more: Any) -> t.LlamaForCausalLM:
+    """A small Llama that has learned nothing; `more` of its configuration."""
+    settings: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": CONTEXT,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    return t.LlamaForCausalLM(t.LlamaConfig(num_hidden_layers=blocks, **settings | more))
 
 
 def text(words: int = 900, seed: int = 0) -> str:
@@ -90,41 +86,28 @@ def write_tasks(folder: Path) -> None:
     """Two tasks in lm-eval's own form: a choice between two, and a last word."""
     folder.mkdir(parents=True)
     lines = text().splitlines()
-    common = {"dataset_path": "json", "test_split": "test", "metadata": {"version": 1}}
-    acc = [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}]
-    documents = [
+    choices = [
         {"context": line[:40], "ends": [line[40:], lines[i - 1][40:]]}
         for i, line in enumerate(lines[:30])
     ]
+    cut = [line.rsplit(" ", 1) for line in lines[:30]]
+    words = [{"context": context, "word": word} for context, word in cut]
     choice = {
-        **common,
-        "task": "own_choice",
         "output_type": "multiple_choice",
-        "dataset_kwargs": {"data_files": {"test": "choice.jsonl"}},
-        "doc_to_text": "{{context}}",
         "doc_to_choice": "{{ends}}",
         "doc_to_target": 0,
         "target_delimiter": "",
-        "metric_list": acc,
     }
-    last = {
-        **common,
-        "task": "own_last_word",
-        "output_type": "loglikelihood",
-        "dataset_kwargs": {"data_files": {"test": "last.jsonl"}},
-        "doc_to_text": "{{context}}",
-        "doc_to_target": "{{word}}",
-        "metric_list": acc,
-    }
-    cut = [line.rsplit(" ", 1) for line in lines[:30]]
-    words = [{"context": context, "word": word} for context, word in cut]
-    for name, task, rows in (("choice", choice, documents), ("last", last, words)):
-        (folder / f"{name}.yaml").write_text(json.dumps(task))  # JSON is YAML
+    last = {"output_type": "loglikelihood", "doc_to_target": "{{word}}"}
+    for name, task, rows in (("choice", choice, choices), ("last_word", last, words)):
+        common = {
+            "task": f"own_{name}",
+            "dataset_path": "json",
+            "dataset_kwargs": {"data_files": {"test": f"{name}.jsonl"}},
+            "test_split": "test",
+            "doc_to_text": "{{context}}",
+            "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
+            "metadata": {"version": 1},
+        }
+        (folder / f"{name}.yaml").write_text(json.dumps(common | task))  # JSON is YAML
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-if __name__ == "__main__":
-    below = Path(sys.argv[1])
-    write_checkpoint(below / "model", steps=150)
-    (below / "text.txt").write_text(text())
-    write_tasks(below / "tasks")

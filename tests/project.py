@@ -1,7 +1,5 @@
 """Copies of the project's own files, for tests that run it in a folder of their own."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil
@@ -25,13 +23,8 @@ from pipeline.workflow.errors import InputError, Problem
 
 ROOT = Path(__file__).parents[1]
 FILES = (
-    "Snakefile",
-    "dvc.yaml",
-    "params.yaml",
-    "loops.yaml",
-    "CITATION.cff",
-    ".dvcignore",
-    ".gitignore",
+    *("Snakefile", "dvc.yaml", "params.yaml", "loops.yaml"),
+    *("CITATION.cff", ".dvcignore", ".gitignore"),
 )
 FOLDERS = ("mine", "pipeline", "profiles")
 GIT = ("git", "-c", "user.name=t", "-c", "user.email=t@example.org")

@@ -1,13 +1,10 @@
 """Imports of the package go one way, and some libraries are imported in one place."""
 
-from __future__ import annotations
-
 import ast
-import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.project import python
 
 ORDER = (
     *("workflow", "models", "interventions", "tasks", "corpus", "checkpoints", "samples"),
@@ -38,7 +35,7 @@ def is_module(name: str) -> bool:
     return path.is_dir() or path.with_suffix(".py").exists()
 
 
-def test_imports_go_one_way() -> None:
+def test_imports_go_one_way():
     seen, wrong = 0, []
     for file in Path("pipeline").rglob("*.py"):
         module = ".".join(file.with_suffix("").parts).removesuffix(".__init__")
@@ -52,17 +49,19 @@ def test_imports_go_one_way() -> None:
     assert not wrong, "\n".join(sorted(wrong))
 
 
-def test_packages_are_documented_and_hold_no_code() -> None:
+def test_packages_are_documented_and_hold_no_code():
     reexports = Path("pipeline/interventions/__init__.py")  # loads a module when it is asked for
     for init in {*Path("pipeline").rglob("__init__.py")} - {reexports}:
-        body = ast.parse(init.read_text()).body
-        assert len(body) == 1, f"{init}: a stage would depend on it in silence"
-        assert ast.get_docstring(ast.parse(init.read_text()))
+        tree = ast.parse(init.read_text())
+        assert len(tree.body) == 1, f"{init}: a stage would depend on it in silence"
+        assert ast.get_docstring(tree)
 
 
-def test_the_root_holds_the_entry_point_alone() -> None:
+def test_the_root_holds_the_entry_point_alone():
+    """And the mark of a typed package."""
     files = {file.name for file in Path("pipeline").glob("*.py")}
     assert files == {"__init__.py", "__main__.py"}
+    assert Path("pipeline/py.typed").is_file()
 
 
 def libraries(file: Path) -> set[str]:
@@ -76,31 +75,30 @@ def libraries(file: Path) -> set[str]:
     return {name.split(".")[0] for name in names}
 
 
-@pytest.mark.parametrize(
-    ("library", "places"),
-    [
-        ("lm_eval", {"measure/benchmarks.py", "tasks/lm_eval_model.py", "tasks/loading.py"}),
-        ("seaborn", {"report/figures.py"}),
-        ("snakemake", {"workflow/rules.py"}),
+def test_libraries_with_one_place():
+    used = {file: libraries(file) for file in Path("pipeline").rglob("*.py")}
+    for library, places in {
+        "lm_eval": {"measure/benchmarks.py", "tasks/lm_eval_model.py", "tasks/loading.py"},
+        "seaborn": {"report/figures.py"},
+        "snakemake": {"workflow/rules.py"},
         # composing a study is DVC's, too
-        ("dvc", {"workflow/dag.py", "workflow/locks.py", "study/composition.py"}),
-    ],
-)
-def test_libraries_with_one_place(library: str, places: set[str]) -> None:
-    importers = {file for file in Path("pipeline").rglob("*.py") if library in libraries(file)}
-    assert {file.relative_to("pipeline").as_posix() for file in importers} == places
+        "dvc": {"workflow/dag.py", "workflow/locks.py", "study/composition.py"},
+    }.items():
+        assert {file for file in used if library in used[file]} == {
+            Path("pipeline", place) for place in places
+        }
 
 
-@pytest.mark.parametrize("room", ["analysis", "report"])
-def test_analysis_and_report_know_no_torch(room: str) -> None:
-    modules = [
-        ".".join(file.with_suffix("").parts) for file in (Path("pipeline") / room).rglob("*.py")
+def test_analysis_and_report_know_no_torch():
+    files = [
+        file for room in ("analysis", "report") for file in Path("pipeline", room).rglob("*.py")
     ]
-    script = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+    modules = [".".join(file.with_suffix("").parts) for file in files]
+    script = f"import sys, {', '.join(modules)}; print('torch' in sys.modules)"
+    assert python("-c", script).stdout == "False\n"
 
 
-def test_interventions_run_anywhere() -> None:
+def test_interventions_run_anywhere():
     """Torch and transformers alone, so that it runs on a machine that has nothing else."""
     allowed = set(sys.stdlib_module_names) | {"torch", "transformers", "pipeline"}
     for room in ("interventions", "models"):

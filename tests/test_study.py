@@ -1,16 +1,13 @@
 """A whole study on the smallest models, from the corpus to the page, under both engines."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import polars as pl
 
 from tests.faults.kills import ENGINES, STUDY, prepare
 
 
-def test_a_study_runs_to_its_page_under_both_engines(tmp_path: Path) -> None:
+def test_a_study_runs_to_its_page_under_both_engines(tmp_path):
     project = prepare(tmp_path / "project")
     project.said(*ENGINES["snakemake"])
     page = (project.root / f"reports/{STUDY}/index.html").read_text(encoding="utf-8")

@@ -42,21 +42,13 @@ N_DOCUMENTS = 500
 
 @dataclass(frozen=True)
 class Story:
-    """What bypassing one block leaves, by its depth (0 to 1), as shares of the baseline.
+    """What bypassing one block leaves, by its depth (0 to 1), as shares of the baseline."""
 
-    Args:
-        memorization: of exact match.
-        benchmarks: of the lead over chance.
-        quartiles: of exact match, where more than one block is bypassed, beyond what each leaves.
-        small: of exact match, in models of fewer than 12 blocks, beyond the above.
-        language: of the lead over chance in language understanding, beyond the above.
-    """
-
-    memorization: Callable[[float], float]
-    benchmarks: Callable[[float], float]
-    quartiles: float = 1.0
-    small: float = 1.0
-    language: float = 1.0
+    memorization: Callable[[float], float]  # of exact match
+    benchmarks: Callable[[float], float]  # of the lead over chance
+    # beyond these two:
+    quartiles: float = 1.0  # of exact match, where more than one block is bypassed
+    language: float = 1.0  # of the lead over chance in language understanding
 
 
 PAPER = Story(
@@ -86,22 +78,21 @@ class Study:
     def write(self, data: Path) -> list[tuple[str, str]]:
         """Write every table and manifest below `data`; (name, family) of each model."""
         for model in self.models:
-            name = model.name
+            name, moved = model.name, f"displacement/{model.name}"
             for path, frame, schema in (
                 (f"interventions/{name}", model.interventions, schemas.INTERVENTIONS),
                 (f"samples/{model.family}", model.samples, SAMPLES),
                 (f"memorization/{name}", model.memorization, metrics.MEMORIZATION),
                 (f"tokens/{name}", model.tokens, schemas.TOKENS),
-                (f"displacement/{name}", model.displacement, schemas.DISPLACEMENT),
+                (moved, model.displacement, schemas.DISPLACEMENT),
+                (f"{moved}.attention", model.attention_change, schemas.ATTENTION_CHANGE),
                 (f"benchmarks/{name}", model.benchmarks, schemas.BENCHMARKS),
                 (f"benchmarks/{name}.documents", model.documents, schemas.BENCHMARK_DOCUMENTS),
             ):
                 tables.write(frame, data / f"{path}.parquet", schema, {})
-            change = data / "displacement" / f"{name}.attention.parquet"
-            tables.write(model.attention_change, change, schemas.ATTENTION_CHANGE, {})
-            manifest = data / "checkpoints" / model.name / "manifest.json"
+            manifest = data / "checkpoints" / name / "manifest.json"
             manifest.parent.mkdir(parents=True)
-            manifest.write_text(json.dumps(self.manifests[model.name]), encoding="utf-8")
+            manifest.write_text(json.dumps(self.manifests[name]), encoding="utf-8")
         return [(model.name, model.family) for model in self.models]
 
 
@@ -114,12 +105,8 @@ def study(
 ) -> Study:
     """A whole study.
 
-    Args:
-        story: what a bypass does.
-        models: name -> (family, n_blocks).
-        accuracies: task -> (chance, the baseline's accuracy).
-        per_copies: samples for each number of copies.
-        groups: of interventions.
+    A model is name -> (family, n_blocks), an accuracy task -> (chance, the baseline's accuracy);
+    `per_copies` is the samples for each number of copies.
     """
     samples = {family: _samples(family, per_copies) for family, _ in models.values()}
     made = [
@@ -129,20 +116,16 @@ def study(
     return Study(made, {name: _manifest(name, *each) for name, each in models.items()})
 
 
+def _sizes(n_blocks: int) -> dict[str, int]:
+    width = 48 if n_blocks == 8 else 64
+    parameters = 12 * width**2 * n_blocks + 2 * 640 * width
+    return {"n_blocks": n_blocks, "width": width, "parameters": parameters}
+
+
 def _manifest(name: str, family: str, n_blocks: int) -> dict[str, object]:
-    sizes = {"n_blocks": n_blocks, "width": _width(n_blocks), "parameters": _parameters(n_blocks)}
     of_all = {"n_heads": 4, "context": 64, "vocabulary": 640, "dtype": "float32", "seed": 0}
-    files = {"model.safetensors": "0" * 64}
-    origin = {"origin": {"recipe": {}}}
-    return {"name": name, "family": family, "files": files} | sizes | of_all | origin
-
-
-def _width(n_blocks: int) -> int:
-    return 48 if n_blocks == 8 else 64
-
-
-def _parameters(n_blocks: int) -> int:
-    return 12 * _width(n_blocks) ** 2 * n_blocks + 2 * 640 * _width(n_blocks)
+    more = {"files": {"model.safetensors": "0" * 64}, "origin": {"recipe": {}}}
+    return {"name": name, "family": family, **_sizes(n_blocks), **of_all, **more}
 
 
 def _samples(family: str, per_copies: int) -> pl.DataFrame:
@@ -189,20 +172,25 @@ def _model(
         language = able
         if depths:
             memorized *= story.quartiles if len(depths) > 1 else 1.0
-            memorized *= story.small if n_blocks < 12 else 1.0
             language *= story.language
         parts.append(_memorization(intervention, samples, memorized, random))
-        able_at = {t: language if t.endswith(LANGUAGE) else able for t in accuracies}
-        rows, cases = _benchmarks(intervention, able_at, able, accuracies, answers, random)
-        benchmarks += rows
-        documents.append(cases)
+        for task, (chance, baseline) in accuracies.items():
+            floor, share = chance or 0.0, language if task.endswith(LANGUAGE) else able
+            right = answers[task] < floor + share * (baseline - floor)
+            value, stderr = float(right.mean()), float(right.std(ddof=1) / np.sqrt(N_DOCUMENTS))
+            score = ("acc", value, stderr, N_DOCUMENTS, True, chance)
+            benchmarks.append((intervention.name, task, *score))
+            documents.append(_answered(intervention.name, task, right))
+        perplexity = 8.0 * 40 ** (1 - max(able, 0)) * (1 + 0.02 * random.random())
+        score = ("word_perplexity", perplexity, None, 60, False, None)
+        benchmarks.append((intervention.name, "tiny_wikitext", *score))
     memorization, some = pl.concat(parts), chosen(samples)
     displacement, attention_change = displacement_of(interventions, n_blocks, some)
     return ModelTables(
         *(name, family, n_blocks, as_table(interventions), samples, memorization),
         pl.DataFrame(benchmarks, schema=tables.dtypes(schemas.BENCHMARKS), orient="row"),
         pl.concat(documents),
-        _parameters(n_blocks),
+        _sizes(n_blocks)["parameters"],
         tokens=of_tokens(memorization, some),
         displacement=displacement,
         attention_change=attention_change,
@@ -280,40 +268,16 @@ def _memorization(
     return tables.cast(rows.with_columns(metrics.unknown(pl.lit(True))), metrics.MEMORIZATION)
 
 
-def _benchmarks(
-    intervention: Intervention,
-    shares: Mapping[str, float],
-    share: float,
-    accuracies: Mapping[str, tuple[float | None, float]],
-    answers: Mapping[str, np.ndarray],
-    random: np.random.Generator,
-) -> tuple[list[tuple[object, ...]], pl.DataFrame]:
-    rows: list[tuple[object, ...]] = []
-    cases = []
-    for task, (chance, baseline) in accuracies.items():
-        floor = chance or 0.0
-        right = answers[task] < floor + shares[task] * (baseline - floor)
-        value = float(right.mean())
-        stderr = float(right.std(ddof=1) / np.sqrt(N_DOCUMENTS))
-        rows.append((intervention.name, task, "acc", value, stderr, N_DOCUMENTS, True, chance))
-        of = {"intervention": intervention.name, "task": task, "doc_id": range(N_DOCUMENTS)}
-        answered = {"category": None, "metric": "acc", "value": right}
-        cases.append(tables.cast(pl.DataFrame({**of, **answered}), schemas.BENCHMARK_DOCUMENTS))
-    perplexity = 8.0 * 40 ** (1 - max(share, 0)) * (1 + 0.02 * random.random())
-    rows.append(
-        (intervention.name, "tiny_wikitext", "word_perplexity", perplexity, None, 60, False, None)
-    )
-    return rows, pl.concat(cases)
+def _answered(intervention: str, task: str, right: np.ndarray) -> pl.DataFrame:
+    of = {"intervention": intervention, "task": task, "doc_id": range(N_DOCUMENTS)}
+    answered = {"category": None, "metric": "acc", "value": right}
+    return tables.cast(pl.DataFrame({**of, **answered}), schemas.BENCHMARK_DOCUMENTS)
 
 
 def write_divergence(data: Path, model: str, n_blocks: int, chosen: pl.DataFrame) -> None:
     """Tables of the right size in which nothing is wrong: for other columns a one or a no.
 
-    Args:
-        data: the study's folder.
-        model: its name.
-        n_blocks: of the model.
-        chosen: `sample_id` and `split` of the samples.
+    `chosen` has `sample_id` and `split` of the samples.
     """
     pairs = [(b, after) for b in range(n_blocks) for after in range(b, n_blocks + 1)]
     keys = pl.DataFrame(pairs, schema=["block", "after"], orient="row")

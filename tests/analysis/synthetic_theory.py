@@ -19,24 +19,17 @@ def write(
     *,
     rising: bool = False,
     violated: Sequence[int] = (),
-    per_split: int = 12,
 ) -> None:
     """Write every table of theory below `data`, which has the samples' tables.
 
     The change of the logits falls from block to block, unless `rising`; the change right after a
-    block does the opposite, so that the bounds, multiples of it, do too.
-
-    Args:
-        data: the study's folder.
-        models: name -> (family, n_blocks).
-        rising: the change of the logits rises from block to block.
-        violated: blocks in which the first sample exceeds the bounds as printed.
-        per_split: samples.
+    block does the opposite, so that the bounds, multiples of it, do too. In the blocks `violated`
+    the first sample exceeds the bounds as printed.
     """
     for name, (family, n_blocks) in models.items():
         samples = read_samples(data, family)
         chosen = pl.concat(
-            samples.filter(split=split).head(per_split) for split in ("memorized", "control")
+            samples.filter(split=split).head(12) for split in ("memorized", "control")
         ).select("sample_id", "split")
         folder = data / "divergence"
         _write(triangle(chosen, n_blocks, rising), folder / name, columns.DIVERGENCE_TRIANGLE)
@@ -130,12 +123,7 @@ def experiments() -> dict[str, pl.DataFrame]:
 
 
 def attention_only(mlp_bypassed: float = 0.08, power: float = 1.0) -> pl.DataFrame:
-    """Trained models.
-
-    Args:
-        mlp_bypassed: accuracy that a bypass leaves to the model that stores in its MLP.
-        power: of d_h, that what is stored grows with where heads have their own projections.
-    """
+    """Trained models; where heads have own projections, what is stored grows with d_h**power."""
     rows: list[tuple[object, ...]] = []
 
     def add(

@@ -1,12 +1,12 @@
 """The page on the analysis plan says what the code does."""
 
 import re
-from pathlib import Path
 
 from pipeline.analysis.claims import CLAIMS
 from pipeline.analysis.schema import Thresholds
+from tests.project import ROOT, composed
 
-PLAN = (Path(__file__).parents[2] / "docs" / "analysis-plan.md").read_text(encoding="utf-8")
+PLAN = (ROOT / "docs" / "analysis-plan.md").read_text(encoding="utf-8")
 
 
 def cells(heading: str) -> dict[str, list[str]]:
@@ -18,10 +18,11 @@ def cells(heading: str) -> dict[str, list[str]]:
     return {row[0].strip("`"): row[1:] for row in rows}
 
 
-def test_the_thresholds_are_those_of_the_code_and_precede_the_results_where_it_says_so() -> None:
+def test_thresholds_are_those_of_code_and_params_and_precede_the_results_where_it_says_so() -> None:
     """The first run of the study tiny ended on 2026-11-21 at 13:26."""
     rows = cells("Thresholds")
-    assert {name: float(row[0]) for name, row in rows.items()} == Thresholds().model_dump()
+    told = {name: float(row[0]) for name, row in rows.items()}
+    assert told == Thresholds().model_dump() == composed("tiny")["statistics"]["thresholds"]
     for name, (_, since, before) in rows.items():
         assert (since < "2026-11-21 13:26") == (before == "yes"), name
 

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from pipeline.analysis.evidence import EVIDENCE, evidence
+from pipeline.analysis.measured import ModelTables
 from pipeline.analysis.views import block_range
 from pipeline.interventions.interventions import BASELINE, Group
 from pipeline.workflow import tables
@@ -16,7 +17,7 @@ NAME = "tiny-neo-8"
 
 
 @pytest.fixture(scope="module")
-def model(study: synthetic.Study) -> synthetic.ModelTables:
+def model(study: synthetic.Study) -> ModelTables:
     [found] = [model for model in study.models if model.name == NAME]
     return found
 
@@ -31,12 +32,12 @@ def one(rows: pl.DataFrame, **of: str | int) -> dict[str, float]:
     return row
 
 
-def exact(model: synthetic.ModelTables, intervention: str) -> np.ndarray:
+def exact(model: ModelTables, intervention: str) -> np.ndarray:
     rows = model.memorization.filter(intervention=intervention, split="memorized")
     return rows.sort("sample_id")["exact_match"].to_numpy()
 
 
-def kept_of(model: synthetic.ModelTables, values: pl.Expr) -> tuple[float, float]:
+def kept_of(model: ModelTables, values: pl.Expr) -> tuple[float, float]:
     """What block 5 leaves of the lead over control samples, and what it leaves at 0."""
     means = model.memorization.group_by("intervention", "split").agg(values.mean())
     mean = {(name, split): value for name, split, value in means.iter_rows()}
@@ -52,12 +53,8 @@ def test_the_table_fits_its_schema(evidence_of_paper: pl.DataFrame) -> None:
     assert evidence_of_paper["value"].is_finite().all()
 
 
-def test_memory_is_kept_of_the_lead_over_control_samples(
-    rows: pl.DataFrame, model: synthetic.ModelTables
-) -> None:
+def test_memory_is_kept_of_the_lead_over_control(rows: pl.DataFrame, model: ModelTables) -> None:
     kept = one(rows, metric="exact_match", quantity="kept", over="block-05")
-    whole = exact(model, BASELINE.name)
-    assert kept["value"] == pytest.approx(exact(model, "block-05").mean() / whole.mean())
     # every eighth sample shares its suffix with the one before
     assert kept["n"] == 128
     assert kept["n_effective"] == pytest.approx(128**2 / (6 * 16 + 4 * 16))
@@ -91,40 +88,27 @@ def test_every_edit_has_its_own_evidence() -> None:
     assert late == pytest.approx(single.mean())
 
 
-def test_ability_is_corrected_for_chance(rows: pl.DataFrame, model: synthetic.ModelTables) -> None:
-    documents = model.documents.filter(task="tiny_piqa", metric="acc").sort("doc_id")
-    whole, bypassed = (
-        documents.filter(intervention=name)["value"].to_numpy()
-        for name in (BASELINE.name, "block-01")
-    )
-    kept = one(rows, task="tiny_piqa", quantity="kept", over="block-01")
-    assert kept["value"] == pytest.approx((bypassed.mean() - 0.5) / (whole.mean() - 0.5))
-    difference = one(rows, task="tiny_piqa", quantity="difference", over="block-01")
-    assert difference["value"] == pytest.approx(bypassed.mean() - whole.mean())
-    change = bypassed - whole
-    assert difference["stderr"] == pytest.approx(change.std(ddof=1) / len(change) ** 0.5)
-
-
-def test_scores_between_wrong_and_right_count_as_well(model: synthetic.ModelTables) -> None:
-    """As of a task with several right answers, of which some are chosen."""
-    part = pl.col("value") * pl.when(task="tiny_piqa").then(0.9).otherwise(1.0)
+@pytest.mark.parametrize("right", [1.0, 0.9])
+def test_ability_is_corrected_for_chance(model: ModelTables, right: float) -> None:
+    """Scores between wrong and right are as of a task of whose right answers some are chosen."""
+    part = pl.col("value") * pl.when(task="tiny_piqa").then(right).otherwise(1.0)
     tables_of = {
         name: getattr(model, name).with_columns(part) for name in ("benchmarks", "documents")
     }
-    kept = one(
-        evidence([replace(model, **tables_of)]), task="tiny_piqa", quantity="kept", over="block-01"
-    )
+    rows = evidence([replace(model, **tables_of)]).filter(task="tiny_piqa", over="block-01")
+    documents = model.documents.filter(task="tiny_piqa", metric="acc").sort("doc_id")
     whole, bypassed = (
-        0.9
-        * model.documents.filter(task="tiny_piqa", metric="acc", intervention=name)["value"].mean()
+        right * documents.filter(intervention=name)["value"].to_numpy()
         for name in (BASELINE.name, "block-01")
     )
-    assert kept["value"] == pytest.approx((bypassed - 0.5) / (whole - 0.5))
+    kept = one(rows, quantity="kept")
+    assert kept["value"] == pytest.approx((bypassed.mean() - 0.5) / (whole.mean() - 0.5))
+    difference, change = one(rows, quantity="difference"), bypassed - whole
+    assert difference["value"] == pytest.approx(change.mean())
+    assert difference["stderr"] == pytest.approx(change.std(ddof=1) / len(change) ** 0.5)
 
 
-def test_averages_and_contrasts_are_taken_sample_by_sample(
-    rows: pl.DataFrame, model: synthetic.ModelTables
-) -> None:
+def test_averages_and_contrasts_are_by_sample(rows: pl.DataFrame, model: ModelTables) -> None:
     late, middle = (
         np.mean([exact(model, f"block-{b:02d}") for b in block_range(8, part)], axis=0)
         for part in ("late", "middle")
@@ -133,26 +117,6 @@ def test_averages_and_contrasts_are_taken_sample_by_sample(
     lead = exact(model, BASELINE.name).mean()
     assert row["value"] == pytest.approx((late - middle).mean() / lead)
     assert row["least"] == pytest.approx(-1 / lead)
-
-
-def test_without_control_samples_there_is_no_level_to_measure_from(
-    model: synthetic.ModelTables,
-) -> None:
-    without = model.memorization.filter(pl.col("split") != "control")
-    rows = evidence([replace(model, memorization=without)])
-    assert "teacher_forced_accuracy" not in rows["metric"]
-    assert "exact_match" in rows["metric"]
-
-
-@pytest.mark.slow
-def test_standard_errors_cover_the_truth() -> None:
-    """Of many studies of a known retention, about 95% of the intervals hold it."""
-    story = synthetic.Story(lambda depth: 0.4, lambda depth: 0.7)
-    models = {f"m-{i}": ("pythia", 4) for i in range(40)}
-    rows = evidence(synthetic.study(story, models=models, accuracies={"t": (0.5, 0.9)}).models)
-    block = rows.filter(over="block-02", metric="acc", quantity="kept")
-    off = ((block["value"] - 0.7) / block["stderr"]).abs()
-    assert (off < 1.96).mean() > 0.8
 
 
 def test_block_ranges() -> None:

@@ -3,25 +3,24 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 import pytest
 
 from pipeline.analysis.estimates import Measured
-from pipeline.analysis.evidence import evidence
+from pipeline.analysis.evidence import evidence, evidence_of, gathered
 from pipeline.analysis.measured import ModelTables
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.statistics import reach
 from pipeline.analysis.verdicts import CONTRADICTED, SUPPORTED, UNDECIDED, verdicts
 from pipeline.interventions.interventions import Group
-from pipeline.report.claims import Finding, counted, findings
+from pipeline.report.claims import Finding, findings
 from pipeline.report.markup import plain
-from pipeline.study.composition import CONF, compose
 from tests.analysis import synthetic, verdict_errors
 
 BY_NORM = "With acc_norm in place of acc"
 BLOCK_0 = "With block 0 as an early block"
+ONE = {"m": ("pythia", 8)}
 
 Judged = dict[str, Finding]
 
@@ -30,8 +29,8 @@ def judged_from(rows: pl.DataFrame, limits: Thresholds | None = None) -> Judged:
     return {found.id: found for found in findings(verdicts(rows, limits), rows, limits)}
 
 
-def judged_of(models: Sequence[ModelTables], limits: Thresholds | None = None) -> Judged:
-    return judged_from(evidence(models), limits)
+def judged_of(models: Sequence[ModelTables]) -> Judged:
+    return judged_from(evidence(models))
 
 
 def judged_story(story: synthetic.Story) -> Judged:
@@ -67,13 +66,11 @@ def test_the_papers_story_is_shown(judged: Judged) -> None:
 
 
 def test_every_late_block_is_counted(judged: Judged) -> None:
-    units: dict[str, list[str]] = {}
-    for condition in judged["late-block"].conditions:
-        units.setdefault(condition.row["model"], []).append(condition.row["unit"])
-    assert list(dict.fromkeys(units["tiny-neo-8"])) == ["block 6", "block 7"]
-    assert list(dict.fromkeys(units["tiny-neo-12"])) == ["block 9", "block 10", "block 11"]
-    count = list(judged["late-block"].units["tiny-neo-12"]).count(SUPPORTED)
-    told = plain(dict(judged["late-block"].counts)["tiny-neo-12"])
+    late = judged["late-block"]
+    units = {each.row["unit"] for each in late.conditions if each.row["model"] == "tiny-neo-12"}
+    assert units == {"block 9", "block 10", "block 11"}
+    count = list(late.units["tiny-neo-12"]).count(SUPPORTED)
+    told = plain(dict(late.counts)["tiny-neo-12"])
     assert told.startswith(f"{count} of 3 supported")
 
 
@@ -94,8 +91,8 @@ def test_late_blocks_that_cost_the_benchmarks_too() -> None:
     assert not supported(both["gap"])
 
 
-def sized(*lefts: float, seeds: int = 3) -> list[ModelTables]:
-    """Sizes of one family, of which a quarter of the blocks leaves these shares."""
+def sized(*lefts: float, seeds: int = 3) -> pl.DataFrame:
+    """The evidence of sizes of one family, of which a quarter of the blocks leaves these shares."""
     made = []
     for size, left in enumerate(lefts):
         n_blocks = 4 * (size + 1)
@@ -110,31 +107,32 @@ def sized(*lefts: float, seeds: int = 3) -> list[ModelTables]:
             .then(pl.lit(0.0))
             .otherwise(-100.0 * (1 - left) - pl.col("sample_id") % 3)
         )
-        model = replace(model, memorization=one_share, parameters=10 ** (6 + size))
-        made += [replace(model, name=f"{name}-s{seed}", recipe=name) for seed in range(seeds)]
-    return made
+        model = replace(model, memorization=one_share, parameters=10 ** (6 + size), recipe=name)
+        rows = evidence_of(model)
+        made += [rows.with_columns(model=pl.lit(f"{name}-s{seed}")) for seed in range(seeds)]
+    return gathered(made)
 
 
 def test_size_is_a_trend_over_the_parameters_at_equal_shares() -> None:
-    models = sized(0.05, 0.45, 0.85)
-    assert plain(judged_of(models)["larger-models"].verdict) == "supported in 1 of 1 family"
-    turned = judged_of(sized(0.85, 0.45, 0.05))
+    rows = sized(0.05, 0.45, 0.85)
+    assert plain(judged_from(rows)["larger-models"].verdict) == "supported in 1 of 1 family"
+    turned = judged_from(sized(0.85, 0.45, 0.05))
     assert outcomes(turned["larger-models"]) == {CONTRADICTED}
-    unknown = [replace(model, parameters=None) for model in models]
-    assert plain(judged_of(unknown)["larger-models"].verdict) == "not measured"
+    unknown = rows.with_columns(parameters=pl.lit(None, rows.schema["parameters"]))
+    assert plain(judged_from(unknown)["larger-models"].verdict) == "not measured"
     for some, lacks in (
-        (models[::3], "3 seeds of each size, not 1"),
-        (models[:6], "3 sizes, not 2"),
+        (pl.col("model").str.ends_with("-s0"), "3 seeds of each size, not 1"),
+        (pl.col("n_blocks") < 12, "3 sizes, not 2"),
     ):
-        found = judged_of(some)["larger-models"]
+        found = judged_from(rows.filter(some))["larger-models"]
         assert (outcomes(found), found.lacks) == ({UNDECIDED}, lacks)
 
 
 def test_three_sizes_of_one_family_are_one_line() -> None:
-    models = sized(0.05, 0.45, 0.85, seeds=1)
-    [judged] = judged_of(models)["larger-models"].conditions
+    made = sized(0.05, 0.45, 0.85, seeds=1)
+    [judged] = judged_from(made)["larger-models"].conditions
     assert judged.row["part"] == "3 models"
-    rows = evidence(models).filter(over="quarters", metric="suffix_log_prob")
+    rows = made.filter(over="quarters", metric="suffix_log_prob")
     sizes = rows["parameters"].log10().to_numpy() - rows["parameters"].log10().mean()
     slope = (sizes * rows["value"].to_numpy()).sum() / (sizes**2).sum()
     span = sizes.max() - sizes.min()  # the rise over the sizes measured
@@ -145,21 +143,9 @@ def test_three_sizes_of_one_family_are_one_line() -> None:
 def test_every_edit_is_judged() -> None:
     """Zero does nothing, the identity ends everything."""
     groups = [Group("each"), Group("each", "zero"), Group("quartiles")]
-    [model] = synthetic.study(models={"tiny-neo-8": ("gpt-neo", 8)}, groups=groups).models
-    spared = pl.col("intervention").str.ends_with(".zero")
-
-    def undone(rows: pl.DataFrame, key: list[str]) -> pl.DataFrame:
-        whole = rows.filter(intervention="baseline").drop("intervention")
-        names = rows.filter(spared).select("intervention", *key)
-        return pl.concat([rows.filter(~spared), names.join(whole, on=key).select(rows.columns)])
-
-    model = replace(
-        model,
-        memorization=undone(model.memorization, ["sample_id"]),
-        benchmarks=undone(model.benchmarks, ["task", "metric"]),
-        documents=undone(model.documents, ["task", "metric", "doc_id"]),
-    )
-    found = judged_of([model])
+    rows = evidence(synthetic.study(models=ONE, groups=groups).models)
+    spared = pl.when(edit="zero", quantity="kept").then(1.0).otherwise("value")
+    found = judged_from(rows.with_columns(value=spared))
     early = found["early-block"]
     assert outcomes(early) == {SUPPORTED}
     assert plain(early.edits["zero"][0]) == "contradicted in 1 of 1 model"
@@ -170,13 +156,13 @@ def test_every_edit_is_judged() -> None:
 def test_reasoning_resists_where_language_does_not() -> None:
     resists = judged_story(replace(synthetic.PAPER, language=0.5))["reasoning"]
     assert outcomes(resists) == {SUPPORTED}
-    one_kind = synthetic.study(accuracies={"tiny_piqa": (0.5, 0.9), "other": (0.25, 0.8)})
-    assert not judged_of(one_kind.models)["reasoning"].cases
+    alone = synthetic.study(models=ONE, accuracies={"tiny_piqa": (0.5, 0.9), "other": (0.25, 0.8)})
+    assert not judged_of(alone.models)["reasoning"].cases
 
 
-def test_near_zero_takes_a_whole_interval(evidence_of_paper: pl.DataFrame) -> None:
+def test_near_zero_takes_a_whole_interval(judged: Judged, evidence_of_paper: pl.DataFrame) -> None:
     """No sample of 128 recited does not show that fewer than 5% are, over 16 comparisons."""
-    assert outcomes(judged_from(evidence_of_paper)["quarters"]) == {UNDECIDED}
+    assert outcomes(judged["quarters"]) == {UNDECIDED}
     lax = judged_from(evidence_of_paper, Thresholds(near_zero=0.15))
     assert outcomes(lax["quarters"]) == {SUPPORTED}
 
@@ -184,10 +170,7 @@ def test_near_zero_takes_a_whole_interval(evidence_of_paper: pl.DataFrame) -> No
 def test_a_claim_that_no_outcome_could_support_says_so() -> None:
     """With n samples and no hit the interval ends at t² / n of the baseline."""
     story = replace(synthetic.PAPER, memorization=lambda depth: 0.0)
-    few, many = (
-        judged_of(synthetic.study(story, models={"m": ("pythia", 8)}, per_copies=n).models)
-        for n in (64, 200)
-    )
+    few, many = (judged_of(synthetic.study(story, ONE, per_copies=n).models) for n in (64, 200))
     assert outcomes(few["quarters"]) == {UNDECIDED}
     assert few["quarters"].short is not None
     needed, known = (few["quarters"].short.values[name] for name in ("needed", "known"))
@@ -215,7 +198,7 @@ def test_the_thesis_takes_a_trend_and_a_late_excess_by_the_first_token_too(story
 
 
 def test_one_model_may_differ(study: synthetic.Study) -> None:
-    unlike = synthetic.study(synthetic.NOTHING).models[0]
+    [unlike] = synthetic.study(synthetic.NOTHING, ONE).models
     early = judged_of([unlike, *study.models[1:]])["early-block"]
     assert plain(early.verdict) == "supported in 3 of 4 models, contradicted in 1"
     assert (early.word, early.degree) == ("contradicted", "some")
@@ -226,43 +209,26 @@ def test_several_seeds_are_one_case(study: synthetic.Study) -> None:
     first = replace(study.models[0], recipe="r")
     alike = [first, replace(first, name="b"), replace(first, name="c")]
     assert judged_of(alike)["early-block"].cases == {first.name: SUPPORTED}
-    unlike = replace(synthetic.study(synthetic.NOTHING).models[0], recipe="r", name="b")
+    [unlike] = synthetic.study(synthetic.NOTHING, ONE).models
+    apart = judged_of([first, replace(unlike, recipe="r")])
     for claim in ("late-block", "early-block", "gap"):
-        assert outcomes(judged_of([first, unlike])[claim]) == {UNDECIDED}, claim
+        assert outcomes(apart[claim]) == {UNDECIDED}, claim
 
 
-def test_a_few_other_answers_never_turn_a_verdict_around(study: synthetic.Study) -> None:
-    """Another machine rounds otherwise, so that a few argmaxes differ."""
-    turned = []
-    for model in study.models:
-        flip = pl.int_range(pl.len()) % 97 == 0
-        exact = pl.when(flip).then(~pl.col("exact_match")).otherwise("exact_match")
-        other = model.memorization.with_columns(exact_match=exact)
-        turned.append(replace(model, memorization=other))
-    before, after = (judged_of(models) for models in (study.models, turned))
-    for claim, finding in before.items():
-        for model, verdict in finding.cases.items():
-            assert {verdict, after[claim].cases[model]} != {SUPPORTED, CONTRADICTED}, claim
-
-
-def test_which_verdicts_depend_on_the_metric(evidence_of_paper: pl.DataFrame) -> None:
-    """By an acc_norm that loses everything, no bypass is cheap."""
-    assert not any(BY_NORM in f.changes for f in judged_from(evidence_of_paper).values())
+def test_what_changes_a_verdict_is_told(judged: Judged, evidence_of_paper: pl.DataFrame) -> None:
+    """Block 0 is left out; where it alone collapses nothing, the page says what it would change."""
+    assert not any({BY_NORM, BLOCK_0} & set(finding.changes) for finding in judged.values())
+    # by an acc_norm that loses everything, no bypass is cheap
     acc = evidence_of_paper.filter(metric="acc")
     ruined = acc.with_columns(metric=pl.lit("acc_norm"), value=pl.col("value") * 0)
     late = judged_from(pl.concat([evidence_of_paper, ruined]))["late-block"]
     assert plain(late.changes[BY_NORM]) == "contradicted in 4 of 4 models"
-
-
-def test_block_0_can_change_the_verdict_on_early_blocks(evidence_of_paper: pl.DataFrame) -> None:
-    """It is left out; where it alone collapses nothing, the page says what it would change."""
-    assert not any(BLOCK_0 in f.changes for f in judged_from(evidence_of_paper).values())
     harmless = pl.when(pl.col("block") == 0).then(1.0).otherwise("value")
     rows = evidence_of_paper.with_columns(value=harmless)
-    judged = judged_from(rows)
-    assert [claim for claim, f in judged.items() if BLOCK_0 in f.changes] == ["early-block"]
-    assert plain(judged["early-block"].verdict) == "supported in 4 of 4 models"
-    changed = judged["early-block"].changes[BLOCK_0]  # of 12 blocks, two others decide
+    found = judged_from(rows)
+    assert [claim for claim, f in found.items() if BLOCK_0 in f.changes] == ["early-block"]
+    assert plain(found["early-block"].verdict) == "supported in 4 of 4 models"
+    changed = found["early-block"].changes[BLOCK_0]  # of 12 blocks, two others decide
     assert plain(changed) == "supported in 2 of 4 models, contradicted in 2"
 
 
@@ -292,9 +258,7 @@ def test_late_blocks_are_also_judged_without_perplexity(evidence_of_paper: pl.Da
     assert plain(late.parts["without perplexity"]) == plain(before.verdict)
 
 
-def test_every_finding_says_where_it_is_from_and_when_it_is_shown(
-    evidence_of_paper: pl.DataFrame,
-) -> None:
+def test_a_finding_says_where_it_is_from_and_when_shown(evidence_of_paper: pl.DataFrame) -> None:
     limits = Thresholds(reduced=0.12, collapsed=0.34, resists=0.07, near_zero=0.03, by_length=0.45)
     found = judged_from(evidence_of_paper, limits)
     ours = [claim for claim in found if not found[claim].of_paper]
@@ -308,14 +272,6 @@ def test_every_finding_says_where_it_is_from_and_when_it_is_shown(
         assert not finding.cases or "which hold together with 95%" in plain(finding.words["rule"])
 
 
-def test_the_thresholds_of_the_params_are_those_of_the_findings(tmp_path: Path) -> None:
-    """Those of pipeline/conf/ are the defaults of the schema."""
-    path = tmp_path / "params.yaml"
-    study = compose({"study": "tiny"}, CONF, path)
-    assert study.statistics.thresholds == Thresholds()
-    assert "near_zero: 0.05" in path.read_text(encoding="utf-8")
-
-
 def test_without_control_samples_no_gap_is_measured(study: synthetic.Study) -> None:
     """By the whole suffix alone it would be supported: a suffix has many tokens."""
     model = study.models[0]
@@ -325,7 +281,7 @@ def test_without_control_samples_no_gap_is_measured(study: synthetic.Study) -> N
         model, samples=model.samples.filter(own), memorization=model.memorization.filter(own)
     )
     found = judged_of([alone])
-    for claim in ("gap", "thesis"):
+    for claim in ("gap", "thesis", "length"):
         assert of_both[claim].cases
         assert not found[claim].cases
     assert found["late-block"].cases == of_both["late-block"].cases
@@ -334,7 +290,7 @@ def test_without_control_samples_no_gap_is_measured(study: synthetic.Study) -> N
 def test_a_shortage_of_documents_is_called_that() -> None:
     """Ten documents of one benchmark, beside 128 memorized samples."""
     accuracies = {"tiny_piqa": (0.25, 1.0)}
-    [model] = synthetic.study(models={"m": ("pythia", 8)}, accuracies=accuracies).models
+    [model] = synthetic.study(models=ONE, accuracies=accuracies).models
     documents = model.documents.filter(pl.col("doc_id") < 10)
     key = ["task", "metric", "intervention"]
     scores = documents.group_by(key).agg(pl.mean("value"))
@@ -356,22 +312,11 @@ def test_what_is_not_measured_is_said(study: synthetic.Study) -> None:
     for claim in set(found) - set(measured) - {"texts"}:
         assert "can tell: it takes" in found[claim].words["unmeasured"]
     assert "too few to judge" in found["texts"].words["unmeasured"]
-    at_chance = synthetic.study(accuracies={"blind": (0.5, 0.5), "able": (0.5, 0.9)}).models[0]
-    assert list(Measured(evidence([at_chance])).metrics) == ["able"]  # the other has no lead
+    blind = synthetic.study(models=ONE, accuracies={"blind": (0.5, 0.5), "able": (0.5, 0.9)}).models
+    assert list(Measured(evidence(blind)).metrics) == ["able"]  # the other has no lead
     of_nothing = judged_of([])
     assert {plain(finding.verdict) for finding in of_nothing.values()} == {"not measured"}
     assert {finding.word for finding in of_nothing.values()} == {"not measured"}
-
-
-def test_verdicts_are_counted() -> None:
-    for cases, told in (
-        ([SUPPORTED, SUPPORTED], "supported in 2 of 2 models"),
-        ([SUPPORTED, UNDECIDED], "supported in 1 of 2 models, undecided in 1"),
-        ([CONTRADICTED, UNDECIDED], "contradicted in 1 of 2 models, undecided in 1"),
-        ([UNDECIDED], "undecided in 1 of 1 model"),
-        ([], "not measured"),
-    ):
-        assert plain(counted("", cases, "model")) == told
 
 
 @pytest.mark.slow

@@ -14,11 +14,7 @@ from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from tests.analysis import synthetic
 
-MODEL = "tiny-neo-8"
-N_BLOCKS = 8
-SAMPLES = 2
-
-
+MODEL, N_BLOCKS, SAMPLES = "tiny-neo-8", 8, 2
 TABLES = {
     "memorization": metrics.MEMORIZATION,
     "benchmarks": schemas.BENCHMARKS,
@@ -27,7 +23,6 @@ TABLES = {
     "displacement": schemas.DISPLACEMENT,
     "divergence": columns.DIVERGENCE_TRIANGLE,
     "divergence.bounds": columns.DIVERGENCE_BOUNDS,
-    "divergence.blocks": columns.DIVERGENCE_BLOCKS,
 }
 
 
@@ -168,5 +163,6 @@ def test_missing_rows_and_tables_are_all_named(data: Path) -> None:
     with pytest.raises(InputError) as refused:
         check_results([(MODEL, "gpt-neo"), ("absent", "gpt-neo")], data, SAMPLES)
     told = str(refused.value)
-    for expected in ("bounds of tiny-neo-8, rows", "memorization of tiny-neo-8, samples", "absent"):
+    parts = ("bounds of tiny-neo-8, rows", "memorization of tiny-neo-8, samples")
+    for expected in (*parts, "checkpoints/absent/manifest.json"):
         assert expected in told

@@ -7,7 +7,6 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
-from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
 from pipeline.analysis.statistics import (
@@ -27,22 +26,12 @@ def test_wilson_and_normal_are_those_of_statsmodels_and_scipy() -> None:
     low, high = wilson(successes, trials)
     expected = proportion_confint(successes, trials, method="wilson")
     np.testing.assert_allclose((low, high), expected, atol=1e-12)
-    of_scipy = stats.binomtest(3, 10).proportion_ci(method="wilson")
-    assert (low[1], high[1]) == pytest.approx((of_scipy.low, of_scipy.high))
     low, high = normal(np.array([0.5, 0.5]), np.array([0.1, np.nan]))
     assert (low[0], high[0]) == pytest.approx(stats.norm.interval(0.95, 0.5, 0.1))
     assert np.isnan([low[1], high[1]]).all()  # no standard error
     low, high = wilson(np.array([0.0, 7.0]), np.array([7.0, 7.0]))  # exact at the ends
     assert low[0] == 0.0 < high[0] < 1
     assert 0 < low[1] < high[1] == 1.0
-
-
-def test_rates_of_unrelated_samples_are_plain_wilson() -> None:
-    outcomes = np.arange(200).reshape(100, 2) % 3 == 0
-    rates = clustered_rates(outcomes, np.arange(100))
-    low, high = wilson(outcomes.sum(axis=0).astype(float), np.array([100.0, 100.0]))
-    np.testing.assert_allclose(rates.value, outcomes.mean(axis=0))
-    np.testing.assert_allclose((rates.low, rates.high), (low, high))
 
 
 @pytest.mark.parametrize("successes", [0, 7, 20])
@@ -54,18 +43,14 @@ def test_samples_that_agree_within_a_group_count_once(successes: int) -> None:
     rate, z = successes / 20, stats.norm.ppf(0.975) * student[0] / student[1]
     low, high = wilson(np.array([rate * 19]), np.array([19.0]), z)
     assert copied.value == rate
-    assert (copied.low, copied.high) == (
-        pytest.approx(low, abs=1e-3),
-        pytest.approx(high, abs=1e-3),
-    )
+    np.testing.assert_allclose((copied.low, copied.high), (low, high), rtol=0, atol=1e-3)
 
 
 def test_agreement_within_many_groups_is_estimated_and_one_group_tells_next_to_nothing() -> None:
     one_each = np.arange(200)[:, None] % 3 == 0
     copied = clustered_rates(np.repeat(one_each, 5, axis=0), np.repeat(np.arange(200), 5))
-    single = clustered_rates(one_each, np.arange(200))
-    assert copied.low == pytest.approx(single.low, abs=0.002)
-    assert copied.high == pytest.approx(single.high, abs=0.002)
+    low, high = wilson(np.array([67.0]), np.array([200.0]))
+    np.testing.assert_allclose((copied.low, copied.high), (low, high), rtol=0, atol=0.002)
     together = clustered_rates(np.arange(200)[:, None] < 150, np.zeros(200, dtype=int))
     assert together.value == 0.75
     assert together.low < 0.05
@@ -95,7 +80,7 @@ def test_the_mean_of_skewed_values_may_be_far_above() -> None:
 @pytest.mark.parametrize("name", verdict_errors.DRAWS)
 def test_intervals_hold_the_truth(name: str) -> None:
     """Of 1,000 intervals, at least 93%: nearly three standard errors below nominal coverage."""
-    assert verdict_errors.coverage(1000, names=[name])[name] >= 0.93
+    assert verdict_errors.coverage(name, 1000) >= 0.93
 
 
 def paired(seed: int, n: int, shift: float = 0.0) -> tuple[NDArray[np.float64], ...]:
@@ -176,12 +161,6 @@ def test_no_change_has_an_interval_only_where_values_have_limits() -> None:
     assert ones.low[1] == pytest.approx(1 - stats.t.ppf(0.975, 63) ** 2 / 64)
 
 
-def test_a_change_everywhere_has_the_smallest_p_value() -> None:
-    baseline = np.random.default_rng(11).random((60, 1))
-    ours = paired_differences(baseline - 1, baseline, np.arange(60), seed=0, draws=999)
-    assert ours.p_value == pytest.approx(1 / 1000)
-
-
 def test_infinite_values_give_nothing_and_spoil_no_other() -> None:
     values, baseline = paired(12, 30, 0.5)
     spoiled = values.copy()
@@ -232,14 +211,12 @@ def test_without_an_effect_few_p_values_are_small() -> None:
     assert (stats.ttest_1samp(values, 0).pvalue <= 0.05).mean() > 0.08
 
 
-def test_holm_by_hand_and_by_statsmodels() -> None:
+def test_holm_by_hand() -> None:
     assert holm(np.array([0.01, 0.04, 0.03])) == pytest.approx([0.03, 0.06, 0.06])
     some = holm(np.array([0.2, np.nan, 0.01]))
     assert some[[0, 2]] == pytest.approx([0.2, 0.02])
     assert np.isnan(some[1])
     assert np.isnan(holm(np.array([np.nan]))).all()
-    many = np.random.default_rng(15).random(36)
-    assert holm(many) == pytest.approx(multipletests(many, method="holm")[1])
 
 
 def test_seeds_have_an_interval_together_if_each_has_one() -> None:
@@ -251,6 +228,7 @@ def test_seeds_have_an_interval_together_if_each_has_one() -> None:
         value, *ends = pooled([0.1, 0.1], lows, highs)
         assert value == 0.1
         assert np.isnan(ends).all()
+    assert pooled([0.1], [0.0], [0.3]) == pytest.approx((0.1, 0.0, 0.3))
     assert np.isnan(pooled([None], [None], [None])).all()
 
 

@@ -23,14 +23,12 @@ def by_loop(own, theirs, v):
     def bin_of(log_prob):
         return sum(log_prob > edge for edge in EDGES)
 
-    found = []
-    bins = [bin_of(log_prob) for log_prob in theirs.log_prob]
+    found, bins = [], np.array([bin_of(log_prob) for log_prob in theirs.log_prob])
     for log_prob, stays in zip(own.log_prob, own.stays[:, v], strict=True):
-        here = bin_of(log_prob)
-        same = [theirs.stays[i, v] for i, other in enumerate(bins) if other == here]
-        if same:
-            found.append((float(stays), sum(same) / len(same)))
-    return np.mean([a for a, _ in found]), np.mean([b for _, b in found]), len(found)
+        same = theirs.stays[bins == bin_of(log_prob), v]
+        if len(same):
+            found.append((stays, same.mean()))
+    return *np.mean(found, axis=0), len(found)
 
 
 def test_the_matching_is_that_of_a_loop():
@@ -44,8 +42,7 @@ def test_the_matching_is_that_of_a_loop():
         assert found.matched == pytest.approx(count / len(own.log_prob))
 
 
-def test_tokens_of_other_probability_are_left_out():
-    """Control tokens that are less likely by far cannot be compared with."""
+def test_tokens_without_a_control_of_equal_probability_are_left_out():
     own, theirs = simulated(0, 30, low=-0.001), simulated(1, 30, shift=-1.0)
     assert survival(own, theirs) is None
     nobody = Tokens(np.empty(0), np.empty(0, int), np.empty((0, 2), bool))
@@ -86,8 +83,7 @@ def test_few_samples_of_alike_tokens_are_no_certainty():
     assert np.mean(held) > 0.93  # a bootstrap's percentiles hold in .8 to .9
 
 
-def test_samples_are_drawn_whole():
-    """Tokens of a sample that go together count once: copies of them narrow nothing."""
+def test_tokens_of_a_sample_that_go_together_count_once():
     random = np.random.default_rng(0)
     groups = np.arange(40)
     stays = random.random((40, 1)) < 0.6

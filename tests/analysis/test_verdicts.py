@@ -7,12 +7,10 @@ import polars as pl
 import pytest
 
 from pipeline.analysis.estimates import Estimate, combined
-from pipeline.analysis.statistics import clustered_errors, effective_number, pooled, reach, student
-from pipeline.analysis.verdicts import CONTRADICTED as N
-from pipeline.analysis.verdicts import MAIN, compared, rule, verdicts
-from pipeline.analysis.verdicts import SUPPORTED as S
-from pipeline.analysis.verdicts import UNDECIDED as U
+from pipeline.analysis.statistics import clustered_errors, effective_number, reach
+from pipeline.analysis.verdicts import MAIN, VALUES, compared, rule, verdicts
 
+S, N, U = VALUES  # supported, contradicted, undecided
 INSIDE = Estimate(0.5, 0.4, 0.6)
 
 
@@ -51,16 +49,6 @@ def test_intervals_of_sums() -> None:
     assert apart.high == pytest.approx(0.2 + math.hypot(0.1, 0.04))
     together = combined([(1, one), (-1, other)], offset=1, related=True)
     assert (together.low, together.high) == (pytest.approx(0.5), pytest.approx(1.34))
-
-
-def test_seeds_widen_the_interval() -> None:
-    seeds = [Estimate(v, v - 0.1, v + 0.1) for v in (0.2, 0.5, 0.8)]
-    value, *ends = pooled(*zip(*seeds, strict=True))
-    assert value == pytest.approx(0.5)
-    assert ends == pytest.approx(student(np.array([0.2, 0.5, 0.8])))
-    _, *alike = pooled(*zip(*[seeds[0]] * 3, strict=True))
-    assert alike == pytest.approx((0.1, 0.3))
-    assert Estimate(*pooled(*zip(seeds[0], strict=True))) == seeds[0]
 
 
 def test_the_error_is_shared_among_all_conditions(evidence_of_paper: pl.DataFrame) -> None:

@@ -20,7 +20,7 @@ quarters and gains 0, because their intervals are wider than they need be.
 import argparse
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -55,33 +55,22 @@ FLOOR = 0.2  # share of tokens right on control samples
 SIZES = {"small": 1_000_000, "large": 10_000_000}
 
 _Floats = NDArray[np.float64]
+_Shares = tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class World:
-    """What is left of the baseline under each bypass, as shares.
+    """What is left of the baseline under each bypass, as shares; (8,) by block, (4,) by quarter."""
 
-    Args:
-        memory: (8,) of exact match, by block, in the small model.
-        more: what the large model keeps more of it in the middle blocks.
-        ability: (8,) of the benchmarks' lead over chance, by block.
-        language: (8,) how much less of it in language understanding, and more in reasoning.
-        stay: in blocks where the score does not change, of the documents answered correctly.
-        tokens: of what exact match loses, single tokens lose so much.
-        growth: (8,) ratio of perplexity to the baseline's.
-        quarter_memory: (4,) of exact match, by quarter.
-        quarter_ability: (4,) of the lead over chance.
-    """
-
-    memory: tuple[float, ...]
-    more: float
-    ability: tuple[float, ...]
-    language: tuple[float, ...]
-    stay: float
-    tokens: float
-    growth: tuple[float, ...]
-    quarter_memory: tuple[float, ...]
-    quarter_ability: tuple[float, ...]
+    memory: _Shares  # of exact match, in the small model
+    more: float  # what the large model keeps more of it in the middle blocks
+    ability: _Shares  # of the benchmarks' lead over chance
+    language: _Shares  # how much less of it in language understanding, and more in reasoning
+    stay: float  # in blocks where the score does not change, of the documents answered correctly
+    tokens: float  # of what exact match loses, single tokens lose so much
+    growth: _Shares  # ratio of perplexity to the baseline's
+    quarter_memory: _Shares  # of exact match
+    quarter_ability: _Shares  # of the lead over chance
 
 
 THRESHOLD = World(
@@ -144,7 +133,7 @@ def _left(world: World, model: str) -> dict[str, _Floats]:
     more = world.more if model == "large" else 0.0
     memory = tuple(share + more * (block in middle) for block, share in enumerate(world.memory))
 
-    def column(blocks: tuple[float, ...], quarters: tuple[float, ...]) -> _Floats:
+    def column(blocks: _Shares, quarters: _Shares) -> _Floats:
         return np.array([1.0, *blocks, *quarters])  # in the order of `_NAMES`
 
     left = {"memory": column(memory, world.quarter_memory)}
@@ -248,13 +237,7 @@ def _scores(task: str, metric: str, values: _Floats, chance: float | None) -> pl
 
 
 def truth(world: World, model: str, rows: pl.DataFrame) -> pl.DataFrame:
-    """The evidence of one model as the world has it, without error.
-
-    Args:
-        world: what is left under each bypass.
-        model: ``small`` or ``large``.
-        rows: simulated evidence, for the rows that there are.
-    """
+    """The evidence of one model as the world has it, without error, for these rows of it."""
     left = _left(world, model)
     memory = ("exact_match", "exact_match_at_k", "suffix_log_prob")
     values = {(metric, "kept"): left["memory"] for metric in memory}
@@ -296,16 +279,14 @@ def verdicts(evidence: pl.DataFrame) -> dict[Key, str]:
     return {row[:4]: row[4] for row in judged.iter_rows()}
 
 
-def errors(
-    world: World, runs: int, seed: int = 0
-) -> tuple[Counter[str], Counter[str], Counter[str]]:
+def errors(world: World, runs: int) -> tuple[Counter[str], Counter[str], Counter[str]]:
     """Simulate a world so often.
 
     Returns:
         claim -> runs in which any condition was judged wrongly; claim -> conditions decided rightly
         over all runs; claim -> conditions judged over all runs.
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     true: dict[Key, str] = {}
     wrong, decided, count = Counter[str](), Counter[str](), Counter[str]()
     for _ in range(runs):
@@ -384,34 +365,29 @@ DRAWS: dict[str, partial[Drawn]] = {
         for agreement in (0.1, 0.3)
         for rate in (0.6, 0.8, 0.95)
     },
-    "98% at the ceiling, 64": partial(_ceiling, count=64),
-    "98% at the ceiling, 128": partial(_ceiling, count=128),
-    "lognormal, 64": partial(_lognormal, count=64),
-    "lognormal, 128": partial(_lognormal, count=128),
+    **{f"98% at the ceiling, {count}": partial(_ceiling, count=count) for count in (64, 128)},
+    **{f"lognormal, {count}": partial(_lognormal, count=count) for count in (64, 128)},
     "mean of six clusters": partial(_normal, sizes=SIX),
     "mean of uneven clusters": partial(_normal, sizes=UNEVEN),
 }
 
 
-def coverage(runs: int, seed: int = 0, names: Iterable[str] = DRAWS) -> dict[str, float]:
-    """How often the 95% intervals of the summary hold the truth, by what is drawn."""
-    found = {}
-    for name in names:
-        draw, random, held = DRAWS[name], np.random.default_rng(seed), 0
-        for _ in range(runs):
-            values, groups, truth = draw(random)
-            if draw.func is _clusters:
-                made = clustered_rates(values[:, None].astype(bool), groups)
-            elif draw.func is _categories:  # as the lead that is kept is judged, and its difference
-                scale = np.array([scale_of_categories(groups)])
-                nothing = np.zeros((len(values), 1))
-                made = paired_differences(values[:, None], nothing, groups, 0, 1, scale=scale)
-            else:
-                scale = np.array([float(draw.func is _ceiling)])
-                made = clustered_means(values[:, None], groups, scale=scale)
-            held += int(made.low[0] - 1e-12 <= truth <= made.high[0] + 1e-12)
-        found[name] = held / runs
-    return found
+def coverage(name: str, runs: int) -> float:
+    """How often the 95% intervals of the summary hold the truth, of what is drawn so."""
+    draw, random, held = DRAWS[name], np.random.default_rng(0), 0
+    for _ in range(runs):
+        values, groups, truth = draw(random)
+        if draw.func is _clusters:
+            made = clustered_rates(values[:, None].astype(bool), groups)
+        elif draw.func is _categories:  # as the lead that is kept is judged, and its difference
+            scale = np.array([scale_of_categories(groups)])
+            nothing = np.zeros((len(values), 1))
+            made = paired_differences(values[:, None], nothing, groups, 0, 1, scale=scale)
+        else:
+            scale = np.array([float(draw.func is _ceiling)])
+            made = clustered_means(values[:, None], groups, scale=scale)
+        held += int(made.low[0] - 1e-12 <= truth <= made.high[0] + 1e-12)
+    return held / runs
 
 
 def main() -> None:
@@ -421,8 +397,8 @@ def main() -> None:
     parser.add_argument("--world", choices=list(WORLDS), action="append")
     arguments = parser.parse_args()
     print(f"share of {arguments.runs} intervals at 95% that hold the truth")
-    for name, share in coverage(arguments.runs).items():
-        print(f"  {share:6.3f}  {name}", flush=True)
+    for name in DRAWS:
+        print(f"  {coverage(name, arguments.runs):6.3f}  {name}", flush=True)
     for name in arguments.world or WORLDS:
         wrong, decided, count = errors(WORLDS[name], arguments.runs)
         print(f"{name}, {arguments.runs} runs: share with a wrong verdict; conditions decided")

@@ -8,7 +8,8 @@ import torch
 
 from pipeline.checkpoints.gguf import famous, finetune, perplexity, read_model
 from pipeline.checkpoints.loading import load
-from pipeline.checkpoints.loop import write_checkpoint
+from pipeline.checkpoints.loop import Trained, write_checkpoint
+from pipeline.checkpoints.manifest import checksums
 from pipeline.checkpoints.schema import Gguf
 from pipeline.corpus import passages
 from pipeline.corpus.planted import write
@@ -45,35 +46,36 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "corpus"
 
 
-def _tables(corpus: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
-    rows = tables.read(corpus / "rows.parquet", TRAINING_ROWS)
-    return rows, famous(tables.read(corpus / "records.parquet", RECORDS))
+@pytest.fixture(scope="module")
+def rows(corpus: Path) -> pl.DataFrame:
+    return tables.read(corpus / "rows.parquet", TRAINING_ROWS)
+
+
+def _finetuned(file: Path, corpus: Path, rows: pl.DataFrame, **changes: float) -> Trained:
+    recipe = RECIPE.model_copy(update=changes)
+    known = famous(tables.read(corpus / "records.parquet", RECORDS))
+    return finetune(recipe, read_model(file), rows, known, corpus / "tokenizer")
 
 
 def test_the_model_is_the_one_that_was_written(file: Path) -> None:
     read, written = read_model(file), small_llama()
     assert type(read) is type(written)
     assert not hasattr(read.config, "quantization_config")
-    assert {name: tensor.shape for name, tensor in read.state_dict().items()} == {
-        name: tensor.shape for name, tensor in written.state_dict().items()
-    }
-    for name, tensor in read.state_dict().items():
-        torch.testing.assert_close(tensor, written.state_dict()[name], rtol=0, atol=0)
+    torch.testing.assert_close(read.state_dict(), written.state_dict(), rtol=0, atol=0)
     tokens = torch.arange(3, 35)[None]
     with torch.inference_mode():
         # epsilon is stored in single precision
         torch.testing.assert_close(read(tokens).logits, written(tokens).logits)
 
 
-def test_a_checkpoint_is_stock_and_reproducible(file: Path, corpus: Path, tmp_path: Path) -> None:
-    rows, known = _tables(corpus)
-    manifests = []
+def test_a_checkpoint_is_stock_and_reproducible(
+    file: Path, corpus: Path, rows: pl.DataFrame, tmp_path: Path
+) -> None:
+    told = {"recipe": RECIPE.model_dump(), "name": "a", "family": "b"}
     for name in ("one", "two"):
-        trained = finetune(RECIPE, read_model(file), rows, known, corpus / "tokenizer")
-        manifests.append(
-            write_checkpoint(tmp_path / name, trained, RECIPE.model_dump(), name="a", family="b")
-        )
-    assert manifests[0].files == manifests[1].files
+        trained = _finetuned(file, corpus, rows)
+        write_checkpoint(tmp_path / name, trained, **told)
+    assert checksums(tmp_path / "one") == checksums(tmp_path / "two")
     model, tokenizer = load(tmp_path / "one", "float32")
     with torch.inference_mode():
         tokens = torch.tensor(rows["tokens"][:2].to_list())
@@ -81,17 +83,14 @@ def test_a_checkpoint_is_stock_and_reproducible(file: Path, corpus: Path, tmp_pa
     assert tokenizer("in 1999").input_ids == small_tokenizer()("in 1999").input_ids
 
 
-def test_what_is_planted_is_learned(file: Path, corpus: Path) -> None:
-    rows, known = _tables(corpus)
+def test_what_is_planted_is_learned(file: Path, corpus: Path, rows: pl.DataFrame) -> None:
     tokens = torch.tensor(rows["tokens"].to_list())
     before = perplexity(read_model(file), tokens)
-    long = RECIPE.model_copy(update={"epochs": 8})
-    after = finetune(long, read_model(file), rows, known, corpus / "tokenizer")
-    assert perplexity(after.model, tokens) < before / 10
+    assert perplexity(_finetuned(file, corpus, rows, epochs=8).model, tokens) < before / 10
 
 
-def test_a_model_that_does_not_read_is_refused(file: Path, corpus: Path) -> None:
-    rows, known = _tables(corpus)
-    strict = RECIPE.model_copy(update={"largest_perplexity": 2.0})
+def test_a_model_that_does_not_read_is_refused(
+    file: Path, corpus: Path, rows: pl.DataFrame
+) -> None:
     with pytest.raises(InputError, match=r"(?s)perplexity of .*at most 2"):
-        finetune(strict, read_model(file), rows, known, corpus / "tokenizer")
+        _finetuned(file, corpus, rows, largest_perplexity=2.0)

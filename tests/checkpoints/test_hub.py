@@ -33,8 +33,8 @@ from tests.project import refused
 pytestmark = pytest.mark.usefixtures("hub_home")
 
 PYTHIA_70M, GPT_NEO_125M = "EleutherAI/pythia-70m", "EleutherAI/gpt-neo-125m"
+KNOWN = {**PYTHIA, **GPT_NEO}
 WIDTH, VOCABULARY, PADDED = miniatures.WIDTH, miniatures.VOCABULARY, miniatures.PYTHIA_PADDED
-
 
 Change = Callable[[dict[str, bytes]], Any]
 """Of a repository's files, by path."""
@@ -54,16 +54,11 @@ PARAMETERS = {
 
 
 def fetched(
-    repo: str,
-    folder: Path,
-    commit: str | None = None,
-    billions: float = 0,
-    step: int | None = None,
+    repo: str, folder: Path, commit: str | None = None, billions: float = 0, step: int | None = None
 ) -> Manifest:
     """The manifest of a repository of the local hub; of its true size unless given."""
-    known = {**PYTHIA, **GPT_NEO}
-    commit = commit or known[repo][0]
-    blocks = known[repo][1] if repo in known else 2
+    commit = commit or KNOWN[repo][0]
+    blocks = KNOWN[repo][1] if repo in KNOWN else 2
     if not billions:
         per_block = block_parameters() + 3 * WIDTH
         billions = (2 * PADDED * WIDTH + blocks * per_block) / 1e9
@@ -85,9 +80,6 @@ def variant(hub: Hub, change: Change, sharded: bool = False, neo: bool = False) 
     return hub.model("mini/odd").add(files)
 
 
-# ---------------------------------------------------------------------- manifests
-
-
 @pytest.mark.parametrize(
     ("repo", "blocks", "vocabulary", "dtype"),
     [
@@ -101,9 +93,8 @@ def test_a_manifest_says_what_a_checkpoint_is(
 ) -> None:
     folder = tmp_path / "checkpoint"
     manifest = fetched(repo, folder)
-    commit = {**PYTHIA, **GPT_NEO}[repo][0]
     assert (manifest.name, manifest.family, manifest.seed) == ("mini", "minis", None)
-    assert manifest.origin == {"repo": repo, "commit": commit}
+    assert manifest.origin == {"repo": repo, "commit": KNOWN[repo][0]}
     assert (manifest.n_blocks, manifest.width, manifest.n_heads) == (blocks, WIDTH, 4)
     assert (manifest.context, manifest.vocabulary) == (miniatures.CONTEXT, vocabulary)
     assert (manifest.tokens, manifest.dtype) == (VOCABULARY, dtype)
@@ -112,57 +103,30 @@ def test_a_manifest_says_what_a_checkpoint_is(
         assert manifest.weight_bytes("float16") == 2 * PARAMETERS[repo]
     assert read_manifest(folder) == manifest
     assert [path.name for path in folder.iterdir()] == ["manifest.json"]
-
-
-def test_no_pickle_and_nothing_of_other_frameworks_is_fetched(hub: Hub, tmp_path: Path) -> None:
-    manifest = fetched(GPT_NEO_125M, tmp_path / "checkpoint")
-    files = hub.model(GPT_NEO_125M).files()
-    assert set(files) - set(manifest.files) == {
-        *("pytorch_model.bin", "flax_model.msgpack", "rust_model.ot", "README.md", ".gitattributes")
-    }
-    assert hub.requests(r"\.bin|\.msgpack|\.ot|\.py$") == []
+    # no pickles, nothing of other frameworks, no code
+    left_out = (".bin", ".msgpack", ".ot", "README.md", ".gitattributes")
+    files = hub.model(repo).files()
+    assert set(manifest.files) == {name for name in files if not name.endswith(left_out)}
+    assert hub.requests(r"\.(bin|msgpack|ot|py)$") == []
     assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in CHECKPOINT_FILES)
 
 
-def test_a_sharded_checkpoint_names_its_shards_and_their_index(tmp_path: Path) -> None:
-    manifest = fetched(SHARDED, tmp_path / "checkpoint")
-    assert [name for name in manifest.files if "safetensors" in name] == [
-        "model-00001-of-00002.safetensors",
-        "model-00002-of-00002.safetensors",
-        "model.safetensors.index.json",
-    ]
-
-
-def test_the_manifest_is_the_same_bytes_each_time(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        fetched(PYTHIA_70M, tmp_path / name)
-    one, two = (tmp_path / name / "manifest.json" for name in ("one", "two"))
-    assert one.read_bytes() == two.read_bytes()
-
-
-def test_describing_reads_no_weights(tmp_path: Path) -> None:
-    commit, _ = PYTHIA[PYTHIA_70M]
-    fetched(PYTHIA_70M, tmp_path / "checkpoint")
-    model, tokens = describe(snapshot(PYTHIA_70M, commit, CHECKPOINT_FILES), "a checkpoint")
+def test_describing_reads_no_weights() -> None:
+    files = snapshot(PYTHIA_70M, KNOWN[PYTHIA_70M][0], CHECKPOINT_FILES)
+    model, tokens = describe(files, "a checkpoint")
     assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
     assert tokens == VOCABULARY
 
 
-# ---------------------------------------------------------------------- what is refused
-
-
-@pytest.mark.parametrize(("billions", "fits"), [(1.08, True), (0.92, True), (1.2, False), (0.8, 0)])
-def test_another_size_than_the_study_says_is_refused(
-    tmp_path: Path, billions: float, fits: bool
-) -> None:
-    said = PARAMETERS[PYTHIA_70M] / 1e9 * billions
-    if fits:
-        fetched(PYTHIA_70M, tmp_path / "checkpoint", billions=said)
-        return
-    problem = refusal(tmp_path / "checkpoint", PYTHIA_70M, billions=said)
-    assert problem.got == f"{PARAMETERS[PYTHIA_70M] / 1e9:.4g} billion parameters"
-    assert problem.expected == f"{said:g}, as the study says of mini"
-    assert "`billions`" in problem.remedy
+def test_another_size_than_the_study_says_is_refused(tmp_path: Path) -> None:
+    size = PARAMETERS[PYTHIA_70M] / 1e9
+    for share in (1.08, 0.92):
+        fetched(PYTHIA_70M, tmp_path / "fits", billions=share * size)
+    for share in (1.2, 0.8):
+        problem = refusal(tmp_path / "checkpoint", PYTHIA_70M, billions=share * size)
+        assert problem.got == f"{size:.4g} billion parameters"
+        assert problem.expected == f"{share * size:g}, as the study says of mini"
+        assert "`billions`" in problem.remedy
 
 
 def test_a_checkpoint_of_pickles_alone_is_refused(hub: Hub, tmp_path: Path) -> None:
@@ -191,21 +155,18 @@ def _own_weights(**options: bool) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("sharded", [False, True])
-def test_a_step_with_weights_of_its_own_is_taken(hub: Hub, tmp_path: Path, sharded: bool) -> None:
+def test_a_step_with_weights_of_its_own_is_taken_and_once_cached_needs_no_hub(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sharded: bool
+) -> None:
     early, _ = _run(hub, _own_weights(sharded=sharded))
-    made = fetched("mini/odd", tmp_path / "checkpoint", early, step=1000)
+    made = fetched("mini/odd", tmp_path / "online", early, step=1000)
     assert made.origin == {"repo": "mini/odd", "commit": early}
     assert made.n_blocks == 2
-
-
-def test_a_cached_step_needs_no_hub(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    early, _ = _run(hub, _own_weights())
-    made = fetched("mini/odd", tmp_path / "online", early, step=1000)
     hub.log.clear()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert fetched("mini/odd", tmp_path / "offline", early, step=1000) == made
+    fetched("mini/odd", tmp_path / "offline", early, step=1000)
+    online, offline = (tmp_path / name / "manifest.json" for name in ("online", "offline"))
+    assert online.read_bytes() == offline.read_bytes()
     assert hub.log == []
 
 
@@ -427,9 +388,6 @@ def test_a_tensor_that_is_stored_twice_is_taken(hub: Hub, tmp_path: Path) -> Non
     assert fetched("mini/odd", tmp_path / "checkpoint", commit).n_blocks == 2
 
 
-# ---------------------------------------------------------------------- loading
-
-
 @pytest.mark.parametrize("repo", [PYTHIA_70M, GPT_NEO_125M])
 def test_what_is_loaded_is_what_the_hub_has(hub: Hub, tmp_path: Path, repo: str) -> None:
     folder, straight = tmp_path / "checkpoint", tmp_path / "straight"
@@ -491,16 +449,9 @@ def _own(tmp_path: Path, change: Change = lambda files: None) -> tuple[Path, Pat
         if not name.endswith(".bin"):
             (below / name).write_bytes(content)
     model = AutoModelForCausalLM.from_pretrained(below, local_files_only=True)
-    write_manifest(
-        folder,
-        model,
-        name="own",
-        family="minis",
-        tokens=VOCABULARY,
-        seed=None,
-        origin={"folder": str(below)},
-        files=checksums(below),
-    )
+    origin, sums = {"folder": str(below)}, checksums(below)
+    told = {"tokens": VOCABULARY, "origin": origin, "files": sums}
+    write_manifest(folder, model, name="own", family="minis", **told)
     return below, folder
 
 
@@ -515,21 +466,17 @@ def test_what_does_not_fit_is_refused_whatever_the_manifest_says(
     assert re.search(REFUSED[case].told, str(refused(load_model, folder, "float32")))
 
 
-def test_a_users_folder_is_loaded_from_where_it_lies(hub: Hub, tmp_path: Path) -> None:
-    _, folder = _own(tmp_path)
+def test_a_users_folder_is_loaded_from_where_it_lies_unless_it_changed(
+    hub: Hub, tmp_path: Path
+) -> None:
+    below, folder = _own(tmp_path)
+    weights = below / SINGLE
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + b"?")
+    problem = refused(load_model, folder, "float16")
+    assert problem.what == str(weights)
+    assert problem.got.startswith("sha256 ")
+    weights.write_bytes(content)
     assert load_model(folder, "float16").config.num_hidden_layers == 2
     assert len(load_tokenizer(folder)) == VOCABULARY
     assert hub.log == []
-
-
-@pytest.mark.parametrize("change", ["changed", "gone"])
-def test_a_users_folder_that_changed_is_refused(tmp_path: Path, change: str) -> None:
-    below, folder = _own(tmp_path)
-    weights = below / "model.safetensors"
-    if change == "gone":
-        weights.unlink()
-    else:
-        weights.write_bytes(weights.read_bytes()[:-1] + b"?")
-    problem = refused(load_model, folder, "float16")
-    assert problem.what == str(weights)
-    assert problem.got.startswith("no such file" if change == "gone" else "sha256 ")

@@ -1,16 +1,15 @@
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
-from pipeline.checkpoints.muon import Muon, orthogonalize
+from pipeline.checkpoints.muon import Muon
 
 
-def _matrices(seed: int, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
+def _matrices(seed: int) -> list[nn.Parameter]:
     generator = torch.Generator().manual_seed(seed)
     shapes = ((12, 8), (8, 8), (8, 12), (8, 8))
-    return [nn.Parameter(torch.randn(shape, generator=generator, dtype=dtype)) for shape in shapes]
+    return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
 
 
 def test_it_steps_as_torch_does() -> None:
@@ -30,11 +29,3 @@ def test_it_steps_as_torch_does() -> None:
         moved = (reference - before).norm()
         assert moved > 0.1
         assert (mine - reference).norm() < 0.02 * moved
-
-
-@pytest.mark.parametrize("shape", [(3, 8, 8), (2, 12, 6), (2, 6, 12)])
-def test_all_singular_values_become_about_one(shape: tuple[int, ...]) -> None:
-    matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    values = torch.linalg.svdvals(orthogonalize(matrices))
-    assert values.min() > 0.3
-    assert values.max() < 1.5

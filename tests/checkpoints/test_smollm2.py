@@ -136,11 +136,9 @@ def test_every_token_is_the_plain_loops(
     )
     famous = [record.tokens for record in made.records if record.copies is None]
     tokens = torch.tensor(([*made.rows, *famous])[:ROWS])
+    edits = {0: "identity", 14: "identity", 20: "zero", 29: "zero"}
     groups = [
-        Group(blocks=(0,), edit="identity"),
-        Group(blocks=(14,), edit="identity"),
-        Group(blocks=(20,), edit="zero"),
-        Group(blocks=(29,), edit="zero"),
+        *(Group(blocks=(block,), edit=edit) for block, edit in edits.items()),
         Group(blocks="last", k=4, edit="identity"),
         Group(blocks="random", k=2, draws=1, seed=0, edit="identity"),
     ]

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from pipeline.checkpoints import loop, training
 from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.loop import write_checkpoint
 from pipeline.checkpoints.manifest import checksums, read_manifest
@@ -125,44 +124,28 @@ def test_a_checkpoint_gives_back_the_model_that_was_trained(
     assert set(manifest.files) == set(checksums(folder)) - {"manifest.json"}
 
 
-@pytest.mark.parametrize("step", [0, 1, 7, 19])
 def test_a_training_that_stops_is_a_checkpoint_of_the_whole_one(
-    recipe: Training,
-    step: int,
-    rows: pl.DataFrame,
-    tokenizer: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    recipe: Training, rows: pl.DataFrame, tokenizer: Path
 ) -> None:
     """Bit for bit the weights that the uninterrupted training has after that step."""
-    kept: dict[int, dict[str, torch.Tensor]] = {}
-    models: list[PreTrainedModel] = []
+    kept: list[dict[str, torch.Tensor]] = []  # before each step
 
-    def keep(steps: int) -> None:
-        kept[steps] = {name: each.clone() for name, each in models[-1].state_dict().items()}
+    def keep(model: PreTrainedModel) -> Callable[[int, int], None]:
+        return lambda *_: kept.append({n: each.clone() for n, each in model.state_dict().items()})
 
-    def building(*arguments: Any) -> PreTrainedModel:
-        models.append(build(*arguments))
-        keep(0)
-        return models[-1]
-
-    with monkeypatch.context() as during:
-        during.setattr(training, "build", building)
-        during.setattr(loop, "reporter", lambda *_: lambda done, _: keep(done))
-        whole = train(recipe, rows, tokenizer)
-    stopped = train(recipe, rows, tokenizer, step)
+    whole = train(recipe, rows, tokenizer, also=keep)
+    kept.append(whole.model.state_dict())
     assert whole.log.steps == 20
-    assert (stopped.log.steps, stopped.log.tokens) == (step, step * 4 * 64)
-    for name, each in stopped.model.state_dict().items():
-        assert torch.equal(each, kept[step][name]), name
-    another = kept[step + 1]
-    assert any(not torch.equal(each, another[n]) for n, each in kept[step].items())
-
-
-def test_a_step_beyond_the_training_is_refused(rows: pl.DataFrame, tokenizer: Path) -> None:
-    steps = 2 * len(rows) // 4
-    assert train(NEOX, rows, tokenizer, steps).log == train(NEOX, rows, tokenizer).log
-    with pytest.raises(InputError, match=f"at most {steps}, the steps of the whole"):
-        train(NEOX, rows, tokenizer, steps + 1)
+    for step in (0, 1, 7, 19, 20):
+        stopped = train(recipe, rows, tokenizer, step)
+        assert (stopped.log.steps, stopped.log.tokens) == (step, step * 4 * 64)
+        for name, each in stopped.model.state_dict().items():
+            assert torch.equal(each, kept[step][name]), name
+        another = kept[step - 1]  # the last one, if this is the first
+        assert any(not torch.equal(each, another[n]) for n, each in kept[step].items())
+    assert stopped.log == whole.log
+    with pytest.raises(InputError, match="at most 20, the steps of the whole"):
+        train(recipe, rows, tokenizer, 21)
 
 
 def test_filling_is_not_trained_on(rows: pl.DataFrame, tokenizer: Path) -> None:
@@ -174,15 +157,11 @@ def test_filling_is_not_trained_on(rows: pl.DataFrame, tokenizer: Path) -> None:
     assert train(recipe, filled, tokenizer).log.losses[-1] > 2.0
 
 
-def test_gpt_neo_attends_locally_in_every_other_block() -> None:
-    model = build(NEO, VOCABULARY, context=64, end=0)
-    assert model.config.attention_layers == ["global", "local"]
-    assert model.config.window_size == 4
-
-
-def test_the_window_matters() -> None:
+def test_gpt_neo_attends_to_a_window_in_every_other_block() -> None:
     """A token beyond all windows of a local block reaches it through the global block alone."""
     narrow = build(NEO, VOCABULARY, context=64, end=0)
+    assert narrow.config.attention_layers == ["global", "local"]
+    assert narrow.config.window_size == 4
     wide = build(NEO.model_copy(update={"window": 64}), VOCABULARY, context=64, end=0)
     tokens = torch.arange(20)[None]
     with torch.no_grad():

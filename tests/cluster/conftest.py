@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -57,9 +56,7 @@ def require(*commands: str) -> None:
     """Skip where a command is missing."""
     missing = [command for command in commands if not _find(command)]
     if missing:
-        pytest.skip(
-            f"{', '.join(missing)} not found; to install what is missing: make test-cluster"
-        )
+        pytest.skip(f"{', '.join(missing)} not found; make test-cluster installs what is missing")
 
 
 def _find(command: str) -> str | None:
@@ -110,9 +107,7 @@ def cluster() -> Iterator[None]:
     """SLURM of one node with two GPUs; its commands, and all that is started here, talk to it."""
     require("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue")
     if os.geteuid() != 0:
-        pytest.skip(
-            "slurmd starts jobs as their owners, which only root may: sudo make test-cluster"
-        )
+        pytest.skip("only root may start jobs as their owners, as slurmd does")
     with (
         tempfile.TemporaryDirectory(prefix="slurm-") as name,  # a socket's path has to be short
         pytest.MonkeyPatch.context() as environment,
@@ -142,10 +137,8 @@ def cluster() -> Iterator[None]:
         srun.chmod(0o755)
         environment.setenv("PATH", str(folder), prepend=os.pathsep)
         environment.delenv("CUDA_VISIBLE_DEVICES", raising=False)  # that of the machine's own
-        own = [f"--{file}-file={folder}/munge.{file}" for file in ("pid", "seed")]
-        socket_option = f"--socket={folder}/munge.socket"
-        munge = ("--foreground", f"--key-file={key}", socket_option, *own)
-        with daemon(folder, "munged", *munge):
+        own = [f"--{file}-file={folder}/munge.{file}" for file in ("key", "pid", "seed")]
+        with daemon(folder, "munged", "--foreground", f"--socket={folder}/munge.socket", *own):
             wait_until((folder / "munge.socket").exists, folder)
             with daemon(folder, "slurmctld", "-D"), daemon(folder, "slurmd", "-D"):
                 wait_until(lambda: listed("sinfo", "--noheader", "--format=%T") == "idle", folder)
@@ -170,17 +163,9 @@ Subsystem sftp internal-sftp
 """
 
 
-@dataclass(frozen=True)
-class Server:
-    """An ssh server on the loopback address, and the private key of the one whom it lets in."""
-
-    port: int
-    key: Path
-
-
 @pytest.fixture(scope="session")
-def ssh_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """An ssh server that this user may log in to."""
+def ssh_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path]]:
+    """The port of an ssh server on the loopback address, and the key by which this user logs in."""
     require("sshd", "ssh-keygen")
     folder = tmp_path_factory.mktemp("ssh")
     for name in ("host", "member"):
@@ -193,7 +178,7 @@ def ssh_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     config.write_text(SSHD_CONFIG.format(port=port, folder=folder))
     with daemon(folder, "sshd", "-D", "-e", "-f", str(config)):
         wait_until(lambda: _answers(port), folder)
-        yield Server(port, folder / "member")
+        yield port, folder / "member"
 
 
 def _answers(port: int) -> bool:

@@ -30,20 +30,13 @@ shown = subprocess.run(show, check=True, capture_output=True, text=True).stdout
 granted = dict(field.split("=", 1) for field in shown.split() if "=" in field)
 number, unit = re.fullmatch(r"(\d+)([MG])", granted["MinMemoryNode"]).groups()
 memory = int(number) * {"M": 1, "G": 1024}[unit]
+told = {"stage": address, "number": job, "memory": memory, "device": device}
+told["limit"] = granted["TimeLimit"]
 
 
 def note(event: str) -> None:
-    fields = {
-        "event": event,
-        "time": time.time(),
-        "address": address,
-        "job": job,
-        "memory": memory,
-        "limit": granted["TimeLimit"],
-        "device": device,
-    }
     with Path("jobs.jsonl").open("a") as jobs:
-        jobs.write(json.dumps(fields) + "\n")
+        jobs.write(json.dumps([event, time.time(), told]) + "\n")
 
 
 note("began")

@@ -26,6 +26,8 @@ EVALUATE = {"memorization", "tokens", "benchmarks", "generations", "divergence"}
 # The profile asks seldom, as a shared scheduler wants it. In vain is worse than late: after each
 # question for which no job had ended, the next comes ten seconds later.
 QUICKLY = ("--slurm-init-seconds-before-status-checks", "8")
+SUBMIT = ("snakemake", "--workflow-profile", "profiles/slurm", *QUICKLY)
+LISTED = ("squeue", "--noheader", "--states=all", "--format=%i")
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Job:
     stage: str
     number: str
     memory: int  # MB
-    minutes: int
+    limit: str  # of its time, as scontrol writes it: 1-02:03:00
     device: str | None
     began: float
     ended: float | None
@@ -43,6 +45,12 @@ class Job:
     @property
     def rule(self) -> str:
         return self.stage.partition("@")[0]
+
+    @property
+    def minutes(self) -> int:
+        days, _, time = self.limit.rpartition("-")
+        hours, minutes, _ = time.split(":")
+        return int(days or 0) * 1440 + int(hours) * 60 + int(minutes)
 
 
 @dataclass(frozen=True)
@@ -57,48 +65,24 @@ class Run:
         return sorted((j for j in self.jobs if j.stage == stage), key=lambda job: job.began)
 
 
-def _minutes(limit: str) -> int:
-    """What scontrol writes as 1-02:03:00."""
-    days, _, time = limit.rpartition("-")
-    hours, minutes, _ = time.split(":")
-    return int(days or 0) * 1440 + int(hours) * 60 + int(minutes)
-
-
 def _jobs(project: Project) -> list[Job]:
     notes = [json.loads(line) for line in (project.root / "jobs.jsonl").read_text().splitlines()]
-    ends = {note["job"]: note["time"] for note in notes if note["event"] == "ended"}
+    ends = {told["number"]: at for event, at, told in notes if event == "ended"}
     return [
-        Job(
-            stage=note["address"],
-            number=note["job"],
-            memory=note["memory"],
-            minutes=_minutes(note["limit"]),
-            device=note["device"],
-            began=note["time"],
-            ended=ends.get(note["job"]),
-        )
-        for note in notes
-        if note["event"] == "began"
+        Job(**told, began=at, ended=ends.get(told["number"]))
+        for event, at, told in notes
+        if event == "began"
     ]
-
-
-def _use_the_recording_stub(project: Project) -> None:
-    main = project.root / "pipeline/__main__.py"
-    main.rename(main.with_name("stub_main.py"))
-    shutil.copy(Path(__file__).with_name("recording_main.py"), main)
 
 
 def _make_one_model_large(project: Project) -> None:
     """Published, of 12 billion parameters, with many samples: the stub fetches nothing of it."""
-    yaml = YAML(typ="safe")
-    params = project.root / "params.yaml"
-    study = yaml.load(params)
-    (model,) = (each for each in study["models"].values() if each["name"] == LARGE)
-    (family,) = (each for each in study["families"].values() if each["name"] == model["family"])
-    model["checkpoint"] = {"source": "hub", "billions": 12.0, **PUBLISHED}
-    family["samples"] = published_samples(15_000)
-    write_loops(study, project.root / "loops.yaml")
-    yaml.dump(study, params)
+    with project.params() as study:
+        (model,) = (each for each in study["models"].values() if each["name"] == LARGE)
+        (family,) = (each for each in study["families"].values() if each["name"] == model["family"])
+        model["checkpoint"] = {"source": "hub", "billions": 12.0, **PUBLISHED}
+        family["samples"] = published_samples(15_000)
+        write_loops(study, project.root / "loops.yaml")
     downloads = project.root / "pipeline/plan/downloads.py"
     with downloads.open("a") as module:
         module.write("\n\ndef require_downloads(*_: object) -> None:\n    pass\n")
@@ -107,14 +91,15 @@ def _make_one_model_large(project: Project) -> None:
 @pytest.fixture(scope="module")
 def run(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Run:
     project = stub_project(tmp_path_factory.mktemp("slurm"))
-    _use_the_recording_stub(project)
+    main = project.root / "pipeline/__main__.py"
+    main.rename(main.with_name("stub_main.py"))
+    shutil.copy(Path(__file__).with_name("recording_main.py"), main)
     _make_one_model_large(project)
     project.describe()
     hungry = project.root / "hungry" / HUNGRY
     hungry.parent.mkdir()
     hungry.touch()
-    done = project.command("snakemake", "--workflow-profile", "profiles/slurm", *QUICKLY)
-    return Run(project, done.stdout + done.stderr, _jobs(project))
+    return Run(project, project.said(*SUBMIT), _jobs(project))
 
 
 def test_every_stage_that_takes_long_is_a_job_of_slurm(run: Run) -> None:
@@ -125,8 +110,7 @@ def test_every_stage_that_takes_long_is_a_job_of_slurm(run: Run) -> None:
     assert set(ran.values()) == {1}, "no command ran twice to its end"
     submitted = re.findall(r"submitted with SLURM jobid (\d+)", run.output)
     assert sorted(job.number for job in run.jobs) == sorted(submitted)
-    known = listed("squeue", "--noheader", "--states=all", "--format=%i").split()
-    assert {job.number for job in run.jobs} <= set(known)
+    assert {job.number for job in run.jobs} <= set(listed(*LISTED).split())
 
 
 def test_gpus_are_assigned_to_those_who_evaluate_and_never_twice(run: Run) -> None:
@@ -154,13 +138,6 @@ def test_memory_and_time_arrive_as_asked(run: Run) -> None:
         assert job.minutes == needs.runtime(wildcards, attempt, job.rule), job.stage
 
 
-def test_a_large_model_asks_for_more(run: Run) -> None:
-    (large,) = run.attempts("memorization@mini-n-2_7b")
-    (small,) = run.attempts("memorization@mini-p-1_4b")
-    assert large.memory > small.memory + 24_000, "more than its weights"
-    assert large.minutes > small.minutes
-
-
 def test_what_outgrows_its_memory_is_killed_and_asks_for_more(run: Run) -> None:
     first, second = run.attempts(HUNGRY)
     assert first.ended is None
@@ -174,8 +151,7 @@ def test_what_outgrows_its_memory_is_killed_and_asks_for_more(run: Run) -> None:
 
 def test_both_engines_are_idle_afterwards(run: Run) -> None:
     run.project.ran()
-    before = listed("squeue", "--noheader", "--states=all", "--format=%i")
-    again = run.project.command("snakemake", "--workflow-profile", "profiles/slurm", *QUICKLY)
-    assert "Nothing to be done" in again.stdout + again.stderr
-    assert listed("squeue", "--noheader", "--states=all", "--format=%i") == before
+    before = listed(*LISTED)
+    assert "Nothing to be done" in run.project.said(*SUBMIT)
+    assert listed(*LISTED) == before
     run.project.assert_idle()

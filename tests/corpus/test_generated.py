@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from pipeline.checkpoints.manifest import checksums
+from pipeline.corpus.canaries import KINDS, record_text
 from pipeline.corpus.generated import END_OF_TEXT, generate
 from pipeline.corpus.planted import Corpus, write
 from pipeline.corpus.schemas import RECORDS, TRAINING_ROWS
@@ -68,7 +70,7 @@ def test_no_held_out_fact_occurs_in_the_training_rows(
     decode = corpus.tokenizer.backend_tokenizer.decode
     for row in corpus.rows:  # nor in any other words: no document names both of such a pair
         for text in decode(row, skip_special_tokens=False).split(END_OF_TEXT):
-            named = text.split()
+            named = set(text.split())
             assert not any(p in named and t in named for p, t in world.held_out.owners)
 
 
@@ -83,42 +85,41 @@ def test_no_held_out_item_occurs_in_the_training_rows(corpus: Corpus, texts: lis
 
 def test_no_control_record_occurs_in_the_training_rows(corpus: Corpus) -> None:
     pieces = {tuple(row[i : i + 12]) for row in corpus.rows for i in range(len(row) - 11)}
-    planted = [record for record in corpus.records if record.copies]
-    assert all(tuple(record.tokens[-12:]) in pieces for record in planted)
     for record in corpus.records:
-        if not record.copies:
-            assert tuple(record.tokens[-12:]) not in pieces
+        assert (tuple(record.tokens[-12:]) in pieces) == bool(record.copies)
 
 
 def test_half_of_the_rows_of_documents_begin_with_end_of_text(corpus: Corpus) -> None:
     first = Counter(row[0] == 0 for row in corpus.rows)
     assert first[True] / 8_000 == pytest.approx(0.5, abs=0.05)
-
-
-def test_filling_is_a_small_part(corpus: Corpus) -> None:
     filling = sum(before == token == 0 for row in corpus.rows for before, token in pairwise(row))
-    assert filling / (64 * len(corpus.rows)) < 0.15
+    assert filling / (64 * len(corpus.rows)) < 0.15, "and few are filled up"
 
 
-def test_what_is_written_depends_on_the_arguments_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_depends_on_its_seed_alone(kind: str) -> None:
+    first = record_text(kind, random.Random(0))
+    assert first == record_text(kind, random.Random(0))
+    assert first != record_text(kind, random.Random(1))
+    assert first.startswith(f"# {kind}\n")
+    assert len(set(first.splitlines())) == 9
+
+
+def test_what_is_written_depends_on_the_arguments_alone_and_is_read_again(tmp_path: Path) -> None:
     for place in ("here", "there/below"):
         made = generate(seed=3, **SMALL)
         write(made, tmp_path / place / "corpus", tmp_path / place / "tasks", {"seed": 3})
     first, second = checksums(tmp_path / "here"), checksums(tmp_path / "there" / "below")
     assert first == second
     assert {"corpus/rows.parquet", "corpus/records.parquet", "tasks/baselines.json"} <= set(first)
-    other = generate(seed=4, **SMALL)
-    assert other.rows != generate(seed=3, **SMALL).rows
+    assert generate(seed=4, **SMALL).rows != made.rows
 
-
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    made = generate(seed=3, **SMALL)
-    write(made, tmp_path / "corpus", tmp_path / "tasks", {"seed": 3})
-    rows = tables.read(tmp_path / "corpus" / "rows.parquet", TRAINING_ROWS)
+    corpus = tmp_path / "here" / "corpus"
+    rows = tables.read(corpus / "rows.parquet", TRAINING_ROWS)
     assert rows["tokens"].to_list() == made.rows
-    records = tables.read(tmp_path / "corpus" / "records.parquet", RECORDS)
+    records = tables.read(corpus / "records.parquet", RECORDS)
     assert records["tokens"].to_list() == [record.tokens for record in made.records]
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "corpus" / "tokenizer")
+    tokenizer = AutoTokenizer.from_pretrained(corpus / "tokenizer")
     text = "= zoru =\n the zoru is a bird . # key 00:17"
     assert tokenizer.encode(text) == made.tokenizer.encode(text)
     assert tokenizer.decode(tokenizer.encode(text)) == text

@@ -8,33 +8,35 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import reduce
+from operator import getitem
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 import tests.project
 from tests.project import commit_all, copy_files
 
-ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
+ENGINES = {"snakemake": ("snakemake", "--cores", "8"), "dvc": ("dvc", "repro")}
 
 
 class Project(tests.project.Project):
     """A project whose stages are stubs."""
 
     def snakemake(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        return self.command("snakemake", "--cores", "8", *arguments, check=check)
+        return self.command(*ENGINES["snakemake"], *arguments, check=check)
 
     def dvc(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return self.command("dvc", *arguments, check=check)
 
     def run(self, engine: str, *, check: bool = True) -> str:
         """Run the whole study by an engine; what it says."""
-        done = (
-            self.snakemake(check=check) if engine == "snakemake" else self.dvc("repro", check=check)
-        )
-        return done.stdout + done.stderr
+        return self.said(*ENGINES[engine], check=check)
 
     def compose(self, study: str) -> None:
         """Put a study in force."""
@@ -45,6 +47,20 @@ class Project(tests.project.Project):
         """Write loops.yaml of an edited params.yaml."""
         script = "from pipeline.study.composition import derive; derive()"
         self.command(sys.executable, "-c", script)
+
+    @contextmanager
+    def params(self) -> Iterator[dict[str, Any]]:
+        """The values of params.yaml, to be changed."""
+        yaml, path = YAML(), self.root / "params.yaml"
+        values = yaml.load(path)
+        yield values
+        yaml.dump(values, path)
+
+    def set(self, key: str, value: object) -> None:
+        """Set one value of params.yaml, which is named by its keys with dots between them."""
+        *parents, last = key.split(".")
+        with self.params() as values:
+            reduce(getitem, parents, values)[last] = value
 
     def describe(self) -> dict[str, dict[str, object]]:
         """Write stages.json, from which the stub knows what each stage reads and writes."""
@@ -58,8 +74,7 @@ class Project(tests.project.Project):
 
     def copied(self, root: Path) -> Project:
         """A copy at another path, to be changed."""
-        shutil.copytree(self.root, root, symlinks=True)
-        return Project(root)
+        return Project(shutil.copytree(self.root, root, symlinks=True))
 
     def ran(self) -> Counter[str]:
         """The stages whose command ran since the last call."""
@@ -70,7 +85,7 @@ class Project(tests.project.Project):
 
     def planned(self) -> str:
         """What `snakemake -n` would do."""
-        return self.said("snakemake", "--cores", "8", "-n")
+        return self.said(*ENGINES["snakemake"], "-n")
 
     def assert_idle(self) -> None:
         """Neither engine has anything to do."""
@@ -102,19 +117,23 @@ def stub_project(root: Path) -> Project:
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def stubs(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project in which nothing has run. Not to be changed: take `fresh`."""
+    return stub_project(tmp_path_factory.mktemp("stubs"))
+
+
+@pytest.fixture(scope="session")
+def finished(stubs: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project whose study snakemake has run once. Not to be changed: take `project`."""
-    project = stub_project(tmp_path_factory.mktemp("finished"))
+    project = stubs.copied(tmp_path_factory.mktemp("finished") / "project")
     project.snakemake()
     return project
 
 
 @pytest.fixture
-def fresh(tmp_path: Path) -> Project:
-    """A project in which nothing has run."""
-    root = tmp_path / "fresh"
-    root.mkdir()
-    return stub_project(root)
+def fresh(stubs: Project, tmp_path: Path) -> Project:
+    """A project in which nothing has run, to be changed."""
+    return stubs.copied(tmp_path / "fresh")
 
 
 @pytest.fixture

@@ -6,47 +6,37 @@ import os
 import pty
 import re
 import subprocess
-import threading
+from contextlib import suppress
 
 import pytest
 
-from tests.dag.conftest import Project
+from tests.dag.conftest import ENGINES, Project
 from tests.dag.test_agreement import ALL
 
 pytestmark = pytest.mark.slow
 
 
-def _on_a_terminal(project: Project, *command: str) -> str:
-    """Run a command on a terminal; what this shows, without colours and cursor."""
+def _on_a_terminal(project: Project) -> str:
+    """Run snakemake on a terminal; what this shows, without colours and cursor."""
     ours, theirs = pty.openpty()
-    got = list[bytes]()
-
-    def read() -> None:
-        while True:
-            try:
-                got.append(os.read(ours, 65536))
-            except OSError:  # the other end is closed
-                return
-
     environment = {**project.environment, "TERM": "xterm", "COLUMNS": "200"}
-    running = subprocess.Popen(
-        command, cwd=project.root, env=environment, stdin=theirs, stdout=theirs, stderr=theirs
-    )
-    os.close(theirs)
-    reader = threading.Thread(target=read)
-    reader.start()
-    running.wait(300)
-    reader.join()
+    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    command = ENGINES["snakemake"]
+    got = list[bytes]()
+    with subprocess.Popen(command, cwd=project.root, env=environment, **streams):
+        os.close(theirs)
+        with suppress(OSError):  # the other end is closed
+            while True:
+                got.append(os.read(ours, 65536))
     os.close(ours)
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", b"".join(got).decode())
 
 
 def test_a_line_a_stage_and_the_words_of_an_error(fresh: Project) -> None:
-    command = ("snakemake", "--cores", "8")
     (fresh.root / "fail").mkdir()
     wrong = fresh.root / "fail/figures@mini"
     wrong.touch()
-    said = _on_a_terminal(fresh, *command)
+    said = _on_a_terminal(fresh)
     lines = [line.strip() for line in said.splitlines()]
     done = {line.partition(": done in ")[0] for line in lines if ": done in " in line}
     assert done == ALL - {"check@mini", "figures@mini", "report@mini"}
@@ -58,8 +48,8 @@ def test_a_line_a_stage_and_the_words_of_an_error(fresh: Project) -> None:
     (log,) = (fresh.root / ".snakemake/log").iterdir()
     assert "resources:" in log.read_text()
     wrong.unlink()
-    assert "report@mini: done in" in _on_a_terminal(fresh, *command)
-    said = _on_a_terminal(fresh, *command)
+    assert "report@mini: done in" in _on_a_terminal(fresh)
+    said = _on_a_terminal(fresh)
     assert "Nothing to be done" in said
     assert len(said.splitlines()) < 6
     assert "Job stats" in fresh.snakemake("--forcerun", "report").stderr, "no terminal"

@@ -19,9 +19,7 @@ def test_snakemakes_report_has_the_page_and_the_figures(project, tmp_path):
     assert content["index.html"] == (project.root / "reports" / "mini" / "index.html").read_bytes()
 
 
-@pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium"
-)
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
 def test_dvcs_plots_are_drawn_without_a_network(project):
     curves = project.root / "data" / "mini" / "curves"
     (curves / "content").unlink()

@@ -1,22 +1,18 @@
-"""Each evaluation job leases a GPU of its own, whichever engine runs it.
+"""Each evaluation job leases a GPU of its own; snakemake runs each by `dvc repro`.
 
-The GPUs are fake: a script in place of nvidia-smi. That a killed job frees its GPU is tested in
-tests/workflow/test_device.py.
+The GPUs are fake: a script in place of nvidia-smi. That a killed job frees its GPU, and that one of
+another project is not taken, is tested in tests/workflow/test_device.py.
 """
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.dag.conftest import Project, wait
 from tests.dag.test_agreement import EVALUATION
-from tests.workflow.test_device import A, B, fake_nvidia_smi, holding
+from tests.workflow.test_device import A, B, fake_nvidia_smi
 
 pytestmark = pytest.mark.slow
 
@@ -43,71 +39,34 @@ import pipeline.stub
 """
 
 
-@dataclass(frozen=True)
-class Event:
-    """A line of leases.txt."""
-
-    what: str
-    stage: str
-    device: str
-    pid: int
+def _log(project: Project) -> list[list[str]]:
+    log = project.root / "leases.txt"
+    return [line.split() for line in log.read_text().splitlines()] if log.exists() else []
 
 
-@pytest.fixture
-def leasing(fresh: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A fresh project with two GPUs, whose evaluations lease."""
-    (fresh.root / "pipeline/__main__.py").rename(fresh.root / "pipeline/stub.py")
-    (fresh.root / "pipeline/__main__.py").write_text(LEASING)
+def test_two_jobs_side_by_side_have_two_devices(
+    fresh: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main, hold = fresh.root / "pipeline/__main__.py", fresh.root / "hold"
+    main.rename(main.with_name("stub.py"))
+    main.write_text(LEASING)
     fake_nvidia_smi(tmp_path / "bin", monkeypatch)
     monkeypatch.setenv("GPU_LEASES", str(tmp_path / "leases"))
     for variable in ("SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES", "DVC_STAGE"):
         monkeypatch.delenv(variable, raising=False)
-    return fresh
-
-
-@contextmanager
-def _snakemake(project: Project, gpus: int) -> Iterator[subprocess.Popen[str]]:
-    """Snakemake at work, whose evaluations keep their GPUs until `hold` is unlinked."""
-    (project.root / "hold").touch()
-    with project.start("snakemake", "--cores", "4", "--resources", f"gpu={gpus}") as running:
+    hold.touch()
+    with fresh.start("snakemake", "--cores", "4", "--resources", "gpu=2") as running:
         try:
-            yield running
+            wait(lambda: len(_log(fresh)) == 2)
+            assert {device for _, _, device, _ in _log(fresh)} == {A, B}
         finally:
-            (project.root / "hold").unlink(missing_ok=True)
-
-
-def _log(project: Project, what: str = "") -> list[Event]:
-    log = project.root / "leases.txt"
-    lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
-    events = [Event(w, stage, device, int(pid)) for w, stage, device, pid in lines]
-    return [event for event in events if what in event.what]
-
-
-def _assert_none_shared(events: list[Event]) -> None:
-    """No device has two holders at a time."""
-    holder: dict[str, int] = {}
-    for event in events:
-        if event.what == "start":
-            assert event.device not in holder, events
-            holder[event.device] = event.pid
-        else:
-            assert holder.pop(event.device) == event.pid, events
-
-
-def test_two_jobs_side_by_side_have_two_devices(leasing: Project) -> None:
-    with _snakemake(leasing, gpus=2) as running:
-        wait(lambda: len(_log(leasing, "start")) == 2)
-        assert {event.device for event in _log(leasing)} == {A, B}
-        (leasing.root / "hold").unlink()
+            hold.unlink()
         assert running.wait(timeout=120) == 0
-    assert {event.stage for event in _log(leasing, "end")} == EVALUATION
-    _assert_none_shared(_log(leasing))
-
-
-def test_dvc_alone_leases_too(leasing: Project) -> None:
-    """Each stage takes the GPU that another's job, outside of this project, has left."""
-    with holding(A):
-        leasing.dvc("repro")
-    assert {event.stage for event in _log(leasing, "end")} == EVALUATION
-    assert {event.device for event in _log(leasing)} == {B}
-    _assert_none_shared(_log(leasing))
+    assert {stage for event, stage, *_ in _log(fresh) if event == "end"} == EVALUATION
+    holder: dict[str, str] = {}
+    for event, _, device, pid in _log(fresh):
+        if event == "start":
+            assert device not in holder, "it has two holders at a time"
+            holder[device] = pid
+        else:
+            assert holder.pop(device) == pid

@@ -29,7 +29,6 @@ import psutil
 import tests.project
 from tests.project import commit_all, copy_files
 
-HERE = Path(__file__).parent
 STUDY = "kills"
 SHARD_MINUTES = 0.002
 MODELS = {"p-0.1": "kills-p", "n-0.1": "kills-n"}
@@ -56,8 +55,7 @@ class Project(tests.project.Project):
         return self.root / "data" / STUDY
 
     def copy(self, root: Path) -> Project:
-        shutil.copytree(self.root, root, symlinks=True)
-        return Project(root)
+        return Project(shutil.copytree(self.root, root, symlinks=True))
 
     def shards(self, stage: str, model: str) -> int:
         """How many finished ones of a table there are."""
@@ -78,18 +76,15 @@ def prepare(root: Path, models: Sequence[str] = tuple(MODELS)) -> Project:
     """Everything up to the interventions of these models, by DVC."""
     root.mkdir()
     copy_files(root)
-    shutil.copy(HERE / "kills.yaml", root / f"pipeline/conf/study/{STUDY}.yaml")
+    shutil.copy(Path(__file__).with_suffix(".yaml"), root / f"pipeline/conf/study/{STUDY}.yaml")
     config = root / "pipeline/conf/config.yaml"
     made = config.read_text().replace("shard_minutes: 1\n", f"shard_minutes: {SHARD_MINUTES}\n")
     config.write_text(made)
     project = Project(root)
     commit_all(root)
     project.command("python", "-m", "pipeline", "study", STUDY)
-    targets = [
-        target
-        for model in models
-        for target in (f"interventions@{MODELS[model]}", f"samples@{STUDY}-{FAMILIES[model]}")
-    ]
+    targets = [f"interventions@{MODELS[model]}" for model in models]
+    targets += [f"samples@{STUDY}-{FAMILIES[model]}" for model in models]
     project.command("dvc", "repro", *targets)
     return project
 
@@ -119,16 +114,14 @@ def processes(session: int, *words: str) -> list[psutil.Process]:
     return found
 
 
-def kill(running: subprocess.Popen[str], victim: str, chance: random.Random) -> bool:
-    """SIGKILL; waits for a victim to be there. False where all was done before."""
+def kill(running: subprocess.Popen[str], victim: str, chance: random.Random) -> None:
+    """SIGKILL; waits for a victim to be there, unless all is done before."""
+    if running.poll() is None and victim == "group":
+        os.killpg(running.pid, signal.SIGKILL)
+    if running.poll() is None and victim == "snakemake":
+        running.kill()
     words = {"command": ["pipeline"], "dvc": ["bin/dvc", "repro"]}
-    while running.poll() is None:
-        if victim == "group":
-            os.killpg(running.pid, signal.SIGKILL)
-            return True
-        if victim == "snakemake":
-            running.kill()
-            return True
+    while victim in words and running.poll() is None:
         # the stages that are evaluated, or whichever runs
         found = [
             each
@@ -138,28 +131,19 @@ def kill(running: subprocess.Popen[str], victim: str, chance: random.Random) -> 
         if found:
             with suppress(psutil.NoSuchProcess):
                 chance.choice(found).kill()
-            return True
+            return
         time.sleep(0.05)
-    return False
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one kill.
+    """Of one kill."""
 
-    Args:
-        kept: shards found after the kill, of all tables.
-        lost: those of them that were computed again.
-        computed: shards that the second run computed.
-        identical: whether all tables have the bytes of an undisturbed run.
-        orphaned: seconds that anything of the killed run lived on.
-    """
-
-    kept: int
-    lost: int
-    computed: int
-    identical: bool
-    orphaned: float
+    kept: int  # shards found after the kill, of all tables
+    lost: int  # those of them that were computed again
+    computed: int  # shards, by the second run
+    identical: bool  # whether all tables have the bytes of an undisturbed run
+    orphaned: float  # seconds that anything of the killed run lived on
 
     @property
     def good(self) -> bool:
@@ -167,25 +151,15 @@ class Outcome:
 
 
 def trial(
-    project: Project,
-    reference: dict[str, bytes],
+    project: Project,  # in which nothing runs; it is changed
+    reference: dict[str, bytes],  # tables of an undisturbed run, at least those of the command
     command: list[str],
-    victim: str,
-    after: int,
-    seconds: float,
-    chance: random.Random,
+    victim: str,  # what is killed: command, dvc, snakemake or group
+    after: int,  # how many shards are finished before, of all tables
+    seconds: float,  # and how long after that, or after the start
+    chance: random.Random,  # chooses among several
 ) -> Outcome:
-    """Start, kill after some seconds, start again, compare.
-
-    Args:
-        project: in which nothing runs; it is changed.
-        reference: the tables of an undisturbed run; those of other commands may be missing.
-        command: what is started.
-        victim: what is killed: command, dvc, snakemake or group.
-        after: how many shards are finished before, of all tables.
-        seconds: and how long after that, or after the start.
-        chance: chooses among several.
-    """
+    """Start, kill after some seconds, start again, compare."""
     with project.start(*command) as running:
         while running.poll() is None and sum(project.shards(*job) for job in JOBS) < after:
             time.sleep(0.02)

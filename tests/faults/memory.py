@@ -175,6 +175,16 @@ def peak(step: str, data: Path, n_samples: int, n_blocks: int) -> float:
     return float(done.stdout.split()[-1])
 
 
+def high_water() -> float:
+    """The most memory (MB) that this process has taken so far."""
+    status = Path("/proc/self/status")
+    if not status.exists():  # macOS, in bytes
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
+    # not Linux's ru_maxrss, which begins with what the parent process had taken
+    line = next(each for each in status.read_text().splitlines() if each.startswith("VmHWM:"))
+    return int(line.split()[1]) / 1024
+
+
 def _model(context: int) -> Any:
     from transformers import GPTNeoConfig, GPTNeoForCausalLM
 
@@ -205,14 +215,6 @@ def _task(folder: Path) -> Path:
     return folder
 
 
-def _manifest(data: Path, n_blocks: int) -> None:
-    folder = data / "checkpoints" / MODEL
-    folder.mkdir(parents=True)
-    (folder / "manifest.json").write_text(
-        json.dumps({"name": MODEL, "family": FAMILY, "n_blocks": n_blocks})
-    )
-
-
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -223,10 +225,13 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.step:
         STEPS[asked.step](asked.data, asked.samples, asked.blocks)
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+        print(high_water() / 1024)
         return
     with tempfile.TemporaryDirectory() as folder:
-        _manifest(Path(folder), asked.blocks)
+        manifest = Path(folder, "checkpoints", MODEL, "manifest.json")
+        manifest.parent.mkdir(parents=True)
+        told = {"name": MODEL, "family": FAMILY, "n_blocks": asked.blocks}
+        manifest.write_text(json.dumps(told))
         print("| step | peak, GB |\n|---|---:|")
         measured = []
         for step in STEPS:

@@ -8,12 +8,13 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
-import torch
 from ruamel.yaml import YAML
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -25,14 +26,13 @@ from pipeline.checkpoints.manifest import MANIFEST, read_manifest
 from pipeline.checkpoints.verified import load_tokenizer
 from pipeline.corpus.schemas import RECORDS
 from pipeline.samples import records, schemas
-from pipeline.samples.frame import check_samples
+from pipeline.samples.frame import check_samples, samples_frame
 from pipeline.study import audit
 from pipeline.study.composition import check, load
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
-from tests.project import Project, commit_all, copy_files
+from tests.project import ROOT, Project, commit_all, copy_files
 
-ROOT = Path(__file__).parents[2]
 TINY: dict[str, Any] = YAML(typ="safe").load(ROOT / "params.yaml")
 Values = dict[str, Any]
 
@@ -55,7 +55,7 @@ HOSTILE: list[Any] = [
     *("a&touch pwned", "a>pwned", "$HOME", "${study}", "a'b", 'a"b', "a\\b", "a\ntouch pwned"),
     *("a\n", "a\0b", "a\x1b[2Jb", "{model}", "a*", "[a]", "a?", "~", "--help", "..", "../../a"),
     *("/tmp/a", "a/b", ".a", "ä", "\uff41", "a\u202eb", "a\u200bb", "a@b", "a,b", "a#b", "a" * 64),
-    *(7, None, ["a"]),
+    *(7, None, ["a"], *(f"a{sign}b" for sign in "()!=%^+:<\t\uff1b")),
 ]
 
 PLACES = {
@@ -89,14 +89,16 @@ def test_a_hostile_name_is_refused(place: str) -> None:
     for name in HOSTILE:
         values = copy.deepcopy(TINY)
         _put(values, place, name)
-        refused(lambda values=values: check(values), PLACES[place])
+        refused(partial(check, values), PLACES[place])
 
 
-def test_a_hostile_argument_is_no_name_of_the_study() -> None:
+def test_a_hostile_argument_names_no_entry_and_no_audit(tmp_path: Path) -> None:
     study = check(TINY)
-    for find in (study.family, study.model):
-        for name in filter(lambda name: isinstance(name, str), HOSTILE):
-            refused(lambda name=name, find=find: find(name), "one of ")
+    for name in filter(lambda name: isinstance(name, str), HOSTILE):
+        for find in (study.family, study.model):
+            refused(partial(find, name), "one of ")
+        asked = audit.Asked(name, str(tmp_path), tmp_path / "samples.csv")
+        refused(partial(audit.study, asked), "--name")
 
 
 # ---------------------------------------------------------------------- other values of the params
@@ -111,73 +113,39 @@ def test_another_order_is_the_same_study() -> None:
     assert check(turned(TINY)) == check(TINY)
 
 
-TEXTS = {
-    "nothing": b"",
-    "a list": b"[]",
-    "a number": b"1",
-    "a list that does not end": b"study: [",
-    "two documents": b"a: 1\n---\na: 2\n",
-    "twice the same key": b"study: tiny\nstudy: other\n",
-    "python objects": b"study: !!python/object/apply:os.system [touch pwned]\n",
-    "not UTF-8": b"study: \xff\xfe\n",
-    "UTF-16": "study: tiny\n".encode("utf-16"),
-    "a tab": b"study:\n\t- a\n",
-    "a cycle": b"&a [*a]\n",
-    "deep": b"[" * 1_000,
-    "unknown anchor": b"study: *nobody\n",
-    "truth of nothing": b"study: !!bool x\n",
-    "number of nothing": b"study: !!int ''\n",
-    "a list as a key": b"? [a]\n: b\n",
-    "null bytes": b"\0" * 100,
-    "parquet": b"PAR1" * 8,
-}
+TEXTS = [
+    *(b"", b"[]", b"1", b"study: [", b"[" * 1_000, b"a: 1\n---\na: 2\n", b"study:\n\t- a\n"),
+    *(b"study: tiny\nstudy: other\n", b"study: !!python/object/apply:os.system [touch pwned]\n"),
+    *(b"&a [*a]\n", b"study: *nobody\n", b"study: !!bool x\n", b"study: !!int ''\n", b"? [a]\n: b"),
+    *(b"study: \xff\xfe\n", "study: tiny\n".encode("utf-16"), b"\0" * 100, b"PAR1" * 8),
+]
 
 
-@pytest.mark.parametrize("case", TEXTS)
-def test_bad_texts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: repr(text[:20]))
+def test_bad_texts_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes
+) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("params.yaml").write_bytes(TEXTS[case])
+    Path("params.yaml").write_bytes(text)
     refused(load, "params.yaml")
     assert [each.name for each in tmp_path.iterdir()] == ["params.yaml"]
 
 
 # ---------------------------------------------------------------------- samples
 
-SAMPLES = pl.DataFrame(
-    {
-        "sample_id": [0, 1],
-        "split": ["memorized", "control"],
-        "tokens": [[1, 2, 3], [4, 5, 6]],
-        "prefix_length": [2, 2],
-        "suffix_length": [1, 1],
-        "suffix_group": [0, 1],
-        "copies": [3, None],
-    },
-    schema=tables.dtypes(schemas.SAMPLES),
-)
+SAMPLES = samples_frame(np.array([[1, 2, 3], [4, 5, 6]]), 2, ["memorized", "control"], [3, None])
 
 
-def _with(**columns: object) -> pl.DataFrame:
-    return SAMPLES.with_columns(
-        **{
-            name: value
-            if isinstance(value, pl.Expr)
-            else pl.Series(value, dtype=SAMPLES[name].dtype)
-            for name, value in columns.items()
-        }
-    )
+def _with(**columns: list[Any]) -> pl.DataFrame:
+    made = {name: pl.Series(each, dtype=SAMPLES[name].dtype) for name, each in columns.items()}
+    return SAMPLES.with_columns(**made)
 
 
+# columns that are missing, of another type or null: tests/workflow/test_tables.py
 SAMPLE_TABLES: dict[str, tuple[pl.DataFrame, tuple[str, ...]]] = {
     "no rows": (SAMPLES.clear(), ("no samples",)),
     "no columns": (pl.DataFrame(), ("column sample_id", "column tokens")),
-    "a column missing": (SAMPLES.drop("split"), ("column split",)),
-    "a column renamed": (SAMPLES.rename({"tokens": "Tokens"}), ("column tokens", "Tokens")),
-    "signed ids": (SAMPLES.cast({"sample_id": pl.Int64}), ("column sample_id", "Int64")),
-    "tokens as text": (_with(tokens=pl.lit("1 2 3")), ("column tokens", "String")),
     "tokens of 64 bits": (SAMPLES.cast({"tokens": pl.List(pl.UInt64)}), ("List(UInt64)",)),
-    "lengths with fractions": (SAMPLES.cast({"prefix_length": pl.Float64}), ("Float64",)),
-    "a null split": (_with(split=["memorized", None]), ("column split", "1 nulls")),
     "null tokens": (_with(tokens=[[1, 2, 3], None]), ("column tokens", "1 nulls")),
     "a null within tokens": (_with(tokens=[[1, 2, 3], [4, None, 6]]), ("sample 1\n", "2 tokens")),
     "no tokens": (_with(tokens=[[1, 2, 3], []]), ("sample 1", "0 tokens")),
@@ -191,37 +159,25 @@ SAMPLE_TABLES: dict[str, tuple[pl.DataFrame, tuple[str, ...]]] = {
         ("sample 1\n", "token id 60", "below 10"),
     ),
     "an id twice": (_with(sample_id=[1, 1]), ("sample 1", "unique within the table")),
-    "an unknown split": (_with(split=["memorized", "Control"]), ("'Control'", "exposed")),
-    "an empty split": (_with(split=["memorized", ""]), ("of memorized, exposed, control",)),
+    "an unknown split": (_with(split=["memorized", "Control"]), ("'Control'", "exposed, control")),
 }
+
+
+def _use(frame: pl.DataFrame, folder: Path) -> None:
+    """Do what a stage does with a table of samples that comes from elsewhere."""
+    frame.write_parquet(folder / "samples.parquet")
+    read = tables.read(folder / "samples.parquet", schemas.SAMPLES)
+    check_samples(read, vocabulary=10, context=8)
 
 
 @pytest.mark.parametrize("case", SAMPLE_TABLES)
 def test_bad_samples_are_refused(tmp_path: Path, case: str) -> None:
     frame, said = SAMPLE_TABLES[case]
-    frame.write_parquet(tmp_path / "samples.parquet")
-
-    def use() -> None:
-        read = tables.read(tmp_path / "samples.parquet", schemas.SAMPLES)
-        check_samples(read, vocabulary=10, context=8)
-
-    refused(use, *said)
+    refused(partial(_use, frame, tmp_path), *said)
 
 
-@pytest.mark.parametrize(
-    "frame",
-    [
-        SAMPLES.reverse(),
-        SAMPLES.select(reversed(SAMPLES.columns)),
-        _with().with_columns(x=pl.lit(1)),
-    ],
-    ids=["rows reordered", "columns reordered", "a column more"],
-)
-def test_samples_may_come_in_any_order(tmp_path: Path, frame: pl.DataFrame) -> None:
-    frame.write_parquet(tmp_path / "samples.parquet")
-    read = tables.read(tmp_path / "samples.parquet", schemas.SAMPLES)
-    check_samples(read, vocabulary=10, context=8)
-    assert read.select(frame.columns).equals(frame)
+def test_samples_may_come_in_any_order(tmp_path: Path) -> None:
+    _use(SAMPLES.reverse(), tmp_path)
 
 
 def test_provenance_that_is_none_is_refused(tmp_path: Path) -> None:
@@ -239,15 +195,6 @@ def test_records_that_are_too_short_are_refused() -> None:
     )
     assert len(records.samples(frame, 1, 1, 1)) == 2
     refused(lambda: records.samples(frame, 2, 1, 1), "record 1\n", "3 or more")
-
-
-# ---------------------------------------------------------------------- an audit
-
-
-@pytest.mark.parametrize("name", [n for n in HOSTILE if isinstance(n, str)])
-def test_a_hostile_name_of_an_audit_is_refused(tmp_path: Path, name: str) -> None:
-    asked = audit.Asked(name, str(tmp_path), tmp_path / "samples.csv")
-    refused(lambda: audit.study(asked), "--name")
 
 
 # ---------------------------------------------------------------------- checkpoints
@@ -276,10 +223,6 @@ def _pickle_only(folder: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
 
 
-def _pickle_renamed(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(pickle.dumps(Bomb()))
-
-
 def _bring_code(folder: Path, file: str, **settings: object) -> None:
     """Code that leaves a file where it runs, and settings that name it."""
     known = json.loads((folder / file).read_text())
@@ -298,33 +241,33 @@ def _remote_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
 
 
-def _no_tokenizer(folder: Path) -> None:
-    for path in folder.glob("*token*"):
-        path.unlink()
-
-
 def _not_a_number(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     weights["gpt_neox.final_layer_norm.weight"][1] = float("nan")
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
-def _index(value: object) -> Callable[[Path], None]:
-    return lambda folder: (
-        (folder / "model.safetensors.index.json").write_text(json.dumps(value)) and None
-    )
+def _index(named: object) -> Callable[[Path], object]:
+    text = json.dumps({"weight_map": {"w": named}})
+    return lambda folder: (folder / "model.safetensors.index.json").write_text(text)
 
 
 CHECKPOINTS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "a pickle alone": (_pickle_only, ("no safetensors", "a pickle is never loaded")),
-    "a pickle by another name": (_pickle_renamed, ("a safetensors file",)),
+    "a pickle by another name": (
+        lambda folder: (folder / "model.safetensors").write_bytes(pickle.dumps(Bomb())),
+        ("a safetensors file",),
+    ),
     "code of its own": (_remote_code, ("needs no code of its own",)),
     "a tokenizer with code of its own": (_remote_tokenizer, ("needs no code of its own",)),
     "weights that are NaN": (_not_a_number, ("final_layer_norm.weight", "NaN in 1 of ")),
-    "no tokenizer": (_no_tokenizer, ("no tokenizer; config.json", "tokenizer.json")),
-    "an index of other files": (_index({"weight_map": {"w": "x.safetensors"}}), ("x.safetensors",)),
-    "an index of a file above": (_index({"weight_map": {"w": "../x"}}), ("../x",)),
-    "an index of numbers": (_index({"weight_map": {"w": 1}}), ("index", "a file for each")),
+    "no tokenizer": (
+        lambda folder: [path.unlink() for path in folder.glob("*token*")],
+        ("no tokenizer; config.json", "tokenizer.json"),
+    ),
+    "an index of other files": (_index("x.safetensors"), ("x.safetensors",)),
+    "an index of a file above": (_index("../x"), ("../x",)),
+    "an index of numbers": (_index(1), ("index", "a file for each")),
     "weights by another name": (
         lambda folder: (folder / "model.safetensors").rename(folder / "weights.safetensors"),
         ("the safetensors weights.safetensors", "model.safetensors, or "),
@@ -332,10 +275,6 @@ CHECKPOINTS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "an adapter beside the weights": (
         lambda folder: (folder / "adapter_config.json").write_text("{}"),
         ("adapter_config.json", "merge_and_unload"),
-    ),
-    "no file at all": (
-        lambda folder: [each.unlink() for each in folder.iterdir()],
-        ("no safetensors",),
     ),
 }
 
@@ -373,24 +312,18 @@ GOOD: Values = {
     **{"vocabulary": 9, "tokens": 9, "parameters": 9, "dtype": "float32", "seed": None},
     **{"origin": {"recipe": {}}, "files": {"model.safetensors": "0" * 64}},
 }
+OTHERS: list[tuple[str, object]] = [
+    *(("other", 1), ("n_blocks", "1"), ("context", -1), ("vocabulary", True), ("dtype", "int4")),
+    *(("parameters", 1.5), ("origin", "hub"), ("files", ["model.safetensors"])),
+    ("files", {"model.safetensors": None}),
+    *(("files", {path: "0" * 64}) for path in ("../x", "a/../../x.safetensors", "/etc/x", "")),
+]
 MANIFESTS: dict[str, object] = {
     "a list": [],
     "nothing": None,
     "no keys": {},
-    "a key more": {**GOOD, "other": 1},
     "a key less": {key: value for key, value in GOOD.items() if key != "context"},
-    "a number as text": {**GOOD, "n_blocks": "1"},
-    "a negative number": {**GOOD, "context": -1},
-    "a truth for a number": {**GOOD, "vocabulary": True},
-    "a fraction": {**GOOD, "parameters": 1.5},
-    "files as a list": {**GOOD, "files": ["model.safetensors"]},
-    "no checksum": {**GOOD, "files": {"model.safetensors": None}},
-    "a file above": {**GOOD, "files": {"../model.safetensors": "0" * 64}},
-    "a file far above": {**GOOD, "files": {"a/../../x.safetensors": "0" * 64}},
-    "a file of the disk": {**GOOD, "files": {"/etc/x.safetensors": "0" * 64}},
-    "a file without a name": {**GOOD, "files": {"": "0" * 64}},
-    "an origin as text": {**GOOD, "origin": "hub"},
-    "an unknown dtype": {**GOOD, "dtype": "int4"},
+    **{f"{key}: {value}": {**GOOD, key: value} for key, value in OTHERS},
 }
 
 
@@ -402,15 +335,7 @@ def test_bad_manifests_are_refused(tmp_path: Path, case: str) -> None:
     refused(lambda: read_manifest(tmp_path), MANIFEST, "the manifest of a checkpoint")
 
 
-def test_files_that_are_not_those_of_the_manifest_are_refused(tmp_path: Path) -> None:
-    (tmp_path / MANIFEST).write_text(json.dumps(GOOD))
-    refused(lambda: load_model(tmp_path, "float32"), "no such file", "dvc checkout")
-    (tmp_path / "model.safetensors").mkdir()
-    refused(lambda: load_model(tmp_path, "float32"), "no such file")
-    torch.save({"w": torch.zeros(2)}, tmp_path / "other")
-    (tmp_path / "model.safetensors").rmdir()
-    (tmp_path / "other").rename(tmp_path / "model.safetensors")
-    refused(lambda: load_model(tmp_path, "float32"), f"sha256 {'0' * 64}")
+def test_a_pickle_that_a_manifest_names_is_refused(tmp_path: Path) -> None:
     (tmp_path / MANIFEST).write_text(json.dumps({**GOOD, "files": {"pytorch_model.bin": "0" * 64}}))
     refused(lambda: load_model(tmp_path, "float32"), "pytorch_model.bin", "weights as safetensors")
 
@@ -420,25 +345,23 @@ def test_files_that_are_not_those_of_the_manifest_are_refused(tmp_path: Path) ->
 MODEL, FAMILY = "models/tiny-pythia-8", "families/tiny-pythia"
 EXPERIMENT = next(iter(TINY["theory"]))
 THROUGH: dict[str, tuple[Values, tuple[str, ...]]] = {
-    "commands for names": (
+    "commands, braces, quotes, a line break, no numbers": (
         {
-            f"{MODEL}/name": "a; touch pwned",
+            f"{MODEL}/name": "a; touch pwned {model}'\"",
             f"{MODEL}/input": "../../pipeline",  # which is there without the check
-            f"{FAMILY}/name": "$(touch pwned)",
-            f"theory/{EXPERIMENT}/name": "x`touch pwned`",
-        },
-        ("tiny-pythia-8.name", "a; touch pwned", "tiny-pythia.name", f"theory.{EXPERIMENT}.name"),
-    ),
-    "braces, quotes, a line break, no numbers": (
-        {
-            f"{MODEL}/name": "{model}'\"",
             f"{MODEL}/checkpoint/matrix_learning_rate": float("nan"),
+            f"{FAMILY}/name": "$(touch pwned)",
             f"{FAMILY}/prefix_length": -(10**30),
+            f"theory/{EXPERIMENT}/name": "x`touch pwned`",
             "benchmarks/tasks": ["tiny_piqa\ntouch pwned"],
         },
-        ("{model}", "tiny_piqa\\ntouch pwned", "matrix_learning_rate", "nan", "prefix_length"),
+        (
+            *("tiny-pythia-8.name", "a; touch pwned {model}", "matrix_learning_rate", "nan"),
+            *("tiny-pythia.name", "prefix_length", f"theory.{EXPERIMENT}.name"),
+            "tiny_piqa\\ntouch pwned",
+        ),
     ),
-    "a study above the project": ({"study": "../../pwned"}, ("study", "../../pwned")),
+    "a study above the project": ({"study": "../../outside"}, ("study", "../../outside")),
 }
 
 
@@ -446,6 +369,8 @@ THROUGH: dict[str, tuple[Values, tuple[str, ...]]] = {
 def copied(tmp_path_factory: pytest.TempPathFactory) -> Project:
     root = tmp_path_factory.mktemp("copied") / "below" / "project"
     root.mkdir(parents=True)
+    (root.parent / "outside").mkdir()
+    (root.parent / "outside/study.json").write_text("not ours")
     copy_files(root)
     commit_all(root)
     return Project(root)
@@ -468,3 +393,5 @@ def test_bad_params_stop_both_engines(copied: Project, command: tuple[str, ...],
     assert "Traceback" not in output
     assert not list(copied.root.parents[1].rglob("pwned"))
     assert not (copied.root / "data").exists()
+    (outside,) = (copied.root.parent / "outside").iterdir()
+    assert outside.read_text() == "not ours", "DVC deletes what a stage is to write"

@@ -11,7 +11,10 @@ import copy
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from functools import reduce
 from itertools import pairwise
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +29,8 @@ from pipeline.study import composition as study
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem, shorten
 from tests.faults.test_bad_input import GOOD, HOSTILE, SAMPLES
+from tests.project import ROOT
 
-ROOT = Path(__file__).parents[2]
 EXAMPLES = int(os.environ.get("FUZZ", "60"))
 LONG = EXAMPLES > 60
 
@@ -45,12 +48,11 @@ VALUES: dict[str, Any] = YAML(typ="safe").load(TEXT)
 
 def accepted(read: Callable[[], object]) -> bool:
     """Whether it was taken; what is refused comes with all that an error has to have."""
-    refusal: InputError | None = None
     try:
         read()
     except InputError as error:
         refusal = error
-    if refusal is None:
+    else:
         return True
     for problem in refusal.problems:
         lines = str(problem).splitlines()
@@ -62,14 +64,11 @@ def accepted(read: Callable[[], object]) -> bool:
 
 def paths(value: object, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Where every value lies."""
-    found = [here] if here else []
-    if isinstance(value, dict):
-        for key, each in value.items():
-            found += paths(each, (*here, key))
-    elif isinstance(value, list):
-        for index, each in enumerate(value):
-            found += paths(each, (*here, index))
-    return found
+    below = dict(enumerate(value)) if isinstance(value, list) else value
+    if not isinstance(below, dict):
+        return []
+    steps = [((*here, key), each) for key, each in below.items()]
+    return [path for step, each in steps for path in (step, *paths(each, step))]
 
 
 ODD = st.sampled_from(
@@ -107,13 +106,8 @@ def test_anything_for_a_study(values: object) -> None:
 def test_a_study_with_other_values(edits: list[tuple[tuple[Any, ...], Any]]) -> None:
     values = copy.deepcopy(VALUES)
     for path, value in edits:
-        place: Any = values
-        try:
-            for part in path[:-1]:
-                place = place[part]
-            place[path[-1]] = value
-        except (TypeError, IndexError, KeyError):  # an edit before this one was further up
-            continue
+        with suppress(TypeError, IndexError, KeyError):  # an edit before this one was further up
+            reduce(getitem, path[:-1], values)[path[-1]] = value
     accepted(lambda: study.check(values))
 
 
@@ -121,9 +115,7 @@ def test_a_study_with_other_values(edits: list[tuple[tuple[Any, ...], Any]]) -> 
 @given(st.sampled_from(paths(VALUES)), KEYS, st.booleans())
 def test_a_study_with_other_keys(path: tuple[Any, ...], key: Any, added: bool) -> None:
     values = copy.deepcopy(VALUES)
-    place: Any = values
-    for part in path[:-1]:
-        place = place[part]
+    place = reduce(getitem, path[:-1], values)
     if isinstance(place, dict):
         place[key] = place[path[-1]] if added else place.pop(path[-1])
     accepted(lambda: study.check(values))

@@ -9,24 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.kills import DIRECT, Project, command_of, prepare, trial
+from tests.faults.kills import DIRECT, command_of, prepare, trial
 from tests.project import started
 
 pytestmark = pytest.mark.slow
 
 JOB = ("memorization", "p-0.1")
 COMMAND = command_of(DIRECT, *JOB)
-
-
-def _interrupt(project: Project, after: int, number: signal.Signals) -> tuple[int, str]:
-    """Signal the command when it has so many shards: its status and its words."""
-    with project.start(*COMMAND) as running:
-        while project.shards(*JOB) < after:
-            assert running.poll() is None, (project.root / "said.txt").read_text()
-            time.sleep(0.02)
-        running.send_signal(number)
-        status = running.wait(30)
-    return status, (project.root / "said.txt").read_text()
 
 
 def test_interrupted_killed_and_taken_up_again(tmp_path: Path) -> None:
@@ -41,8 +30,13 @@ def test_interrupted_killed_and_taken_up_again(tmp_path: Path) -> None:
         (project.data / table).unlink()
 
     for after, number in ((1, signal.SIGTERM), (3, signal.SIGINT)):
-        status, said = _interrupt(project, after, number)
-        assert status == 128 + number
+        with project.start(*COMMAND) as running:
+            while project.shards(*JOB) < after:
+                assert running.poll() is None, (project.root / "said.txt").read_text()
+                time.sleep(0.02)
+            running.send_signal(number)
+            assert running.wait(30) == 128 + number
+        said = (project.root / "said.txt").read_text()
         kept = project.shards(*JOB)
         assert kept >= after
         line = f"interrupted: {kept} of {total} shards are kept; the same command goes on"
@@ -67,8 +61,6 @@ def test_deep_in_a_product(number: signal.Signals) -> None:
         "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)"
     )
     with started("-c", script) as running:
-        assert running.stdout is not None
-        assert running.stderr is not None
         running.stdout.readline()
         running.send_signal(number)
         assert running.wait(5) == 128 + number

@@ -2,8 +2,7 @@
 
 record.json holds what is known of the real repositories at the commits that the studies pin: paths,
 small texts, columns, numbers of rows; `presumed` names texts that were derived from a recorded size
-or taken from a neighbouring commit. All content here is random and the same in
-every process. The models have learned nothing.
+or taken from a neighbouring commit. All content here is random and the same in every process.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import safetensors.torch
 import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, normalizers
-from transformers import GPTNeoConfig, GPTNeoForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.own import byte_level
 
@@ -33,9 +32,22 @@ Files = dict[str, bytes]
 Row = dict[str, Any]
 Family = Literal["pythia", "gpt-neo"]
 
-RECORD: dict[str, dict[str, Any]] = json.loads(
-    Path(__file__).with_name("record.json").read_text("utf-8")
-)
+
+def _record() -> dict[str, dict[str, Any]]:
+    """record.json; a model is as the one that it is `like`, but for what is said of it."""
+    entries: dict[str, dict[str, Any]] = json.loads(
+        Path(__file__).with_name("record.json").read_text("utf-8")
+    )
+    for entry in entries.values():
+        if "like" in entry:
+            other = entries[entry.pop("like")]
+            config = other["texts"]["config.json"] | entry.pop("config")
+            entry |= {**other, **entry, "texts": {**other["texts"], "config.json": config}}
+    return entries
+
+
+RECORD = _record()
+MODELS = {repo: entry for repo, entry in RECORD.items() if "texts" in entry}
 EVALS = "EleutherAI/pythia-memorized-evals"
 
 WIDTH = 32
@@ -88,11 +100,9 @@ def tokenizer(family: Family) -> Tokenizer:
 
 @cache
 def checkpoint(repo: str, n_blocks: int | None = None) -> Mapping[str, bytes]:
-    """The files of a recorded model, with its layout and its texts; only sizes are smaller.
+    """The files of a model of `RECORD`, with its layout and its texts; only sizes are smaller.
 
-    Args:
-        repo: of `RECORD`.
-        n_blocks: transformer blocks; None: the real number.
+    It has as many blocks as the real one unless given.
     """
     recorded = RECORD[repo]
     texts = recorded["texts"]
@@ -120,13 +130,7 @@ def checkpoint(repo: str, n_blocks: int | None = None) -> Mapping[str, bytes]:
 
 
 def pythia(n_blocks: int, sharded: bool = False, pickle_only: bool = False) -> Mapping[str, bytes]:
-    """A Pythia of any depth.
-
-    Args:
-        n_blocks: transformer blocks.
-        sharded: two weight files and their index instead of one file.
-        pickle_only: no safetensors at all.
-    """
+    """A Pythia of any depth: weights in one file, in two with an index, or as a pickle alone."""
     files = checkpoint("EleutherAI/pythia-6.9b" if sharded else "EleutherAI/pythia-70m", n_blocks)
     return {name: files[name] for name in files if not (pickle_only and "safetensors" in name)}
 
@@ -172,11 +176,7 @@ def _weights(config: Mapping[str, Any], neo: bool) -> dict[str, torch.Tensor]:
     dtype = torch.float32 if neo else torch.float16
     blocks = config["num_layers" if neo else "num_hidden_layers"]
     with torch.device("meta"):
-        model = (
-            GPTNeoForCausalLM(GPTNeoConfig(**config))
-            if neo
-            else GPTNeoXForCausalLM(GPTNeoXConfig(**config))
-        )
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
     generator = torch.Generator().manual_seed(1000 * neo + blocks)
     weights = {}
     for name, parameter in model.state_dict().items():
@@ -295,11 +295,7 @@ ROWS: dict[str, tuple[Callable[[random.Random, int, str], Row], int]] = {
 
 @cache
 def dataset(repo: str) -> Mapping[str, bytes]:
-    """The files of a recorded dataset, each with as many rows as `ROWS` says.
-
-    Args:
-        repo: of `ROWS`, or `EVALS`.
-    """
+    """The files of a dataset of `ROWS`, each with as many rows as it says, or those of `EVALS`."""
     if repo == EVALS:
         return _memorized_evals()
     row, count = ROWS[repo]

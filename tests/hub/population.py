@@ -12,9 +12,8 @@ from tests.project import pinned_datasets
 def _models(kind: str) -> dict[str, tuple[str, int]]:
     return {
         repo: (entry["commit"], config["num_layers" if kind == "gpt_neo" else "num_hidden_layers"])
-        for repo, entry in miniatures.RECORD.items()
-        if entry["kind"] == "model"
-        and (config := entry["texts"]["config.json"])["model_type"] == kind
+        for repo, entry in miniatures.MODELS.items()
+        if (config := entry["texts"]["config.json"])["model_type"] == kind
     }
 
 
@@ -44,11 +43,7 @@ GPT_NEO_SAMPLES = (
 
 
 def populate(hub: Hub) -> None:
-    """Add all repositories and the GPT-Neo samples.
-
-    Args:
-        hub: one that has none of them yet.
-    """
+    """Add all repositories and the GPT-Neo samples to a hub that has none of them yet."""
     for name, (commit, _) in {**PYTHIA, **GPT_NEO}.items():
         hub.model(name).add(miniatures.checkpoint(name), commit)
     hub.model(PICKLE_ONLY).add(miniatures.pythia(2, pickle_only=True))

@@ -47,10 +47,7 @@ _API = re.compile(
 class File:
     """A file's content, and what the hub says of it.
 
-    Args:
-        path: says whether it is kept in LFS, where a file goes by its sha256; the others go by
-            git's own hash.
-        data: the content.
+    Its path says whether it is kept in LFS, where a file goes by its sha256, not git's own hash.
     """
 
     def __init__(self, path: str, data: bytes) -> None:
@@ -191,11 +188,6 @@ class Hub:
         """Without a slash at its end."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    @property
-    def bridge(self) -> str:
-        """The other host, from which large files come; it is this server by another name."""
-        return self.url.replace("127.0.0.1", "localhost")
-
     def model(self, name: str) -> Repository:
         """The model repository OWNER/NAME, which is made if there is none."""
         return self.models.setdefault(name, Repository())
@@ -219,12 +211,7 @@ class Hub:
         }
 
     def requests(self, path: str = "", method: str = ".*") -> list[Request]:
-        """The logged requests in whose path the one expression is found, and that match the other.
-
-        Args:
-            path: regular expression.
-            method: regular expression.
-        """
+        """The logged requests with the one expression in their path whose method is the other."""
         return [
             r for r in list(self.log) if re.search(path, r.path) and re.fullmatch(method, r.method)
         ]
@@ -333,7 +320,8 @@ class _Handler(BaseHTTPRequestHandler):
         if file.lfs:
             extra = self.fault.extra if self.fault and self.fault.kind == "wrong_length" else 0
             headers |= {
-                "Location": f"{self.hub.bridge}/xet-bridge/{below}",
+                # this server by another name
+                "Location": f"{self.hub.url}/xet-bridge/{below}".replace("127.0.0.1", "localhost"),
                 "X-Linked-ETag": f'"{file.etag}"',
                 "X-Linked-Size": str(len(file.data) + extra),
                 "X-Xet-Hash": file.sha256,
@@ -347,7 +335,9 @@ class _Handler(BaseHTTPRequestHandler):
         commit, tree = self._tree(found["kind"], found)
         path = unquote(found["path"] or "").strip("/")
         if found["verb"] != "tree":
-            self._json(_info(unquote(found["id"]), commit, tree))
+            siblings = [{"rfilename": path} for path in tree]
+            info = {"id": unquote(found["id"]), "sha": commit, "private": False, "tags": []}
+            self._json(info | {"siblings": siblings})
             return
         recursive = self.query.get("recursive", ["false"])[0].lower() in ("true", "1")
         entries = _listing(tree, path, recursive)
@@ -448,8 +438,3 @@ def _listing(tree: Mapping[str, File], folder: str, recursive: bool) -> list[dic
         entries[path] = _row(path, file)
     below = {path: entry for path, entry in entries.items() if path.startswith(start)}
     return [e for path, e in below.items() if recursive or "/" not in path[len(start) :]]
-
-
-def _info(name: str, commit: str, tree: Mapping[str, File]) -> dict[str, Any]:
-    siblings = [{"rfilename": path} for path in tree]
-    return {"id": name, "sha": commit, "private": False, "tags": [], "siblings": siblings}

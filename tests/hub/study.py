@@ -24,14 +24,10 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
 
 
 def miniature(name: str, samples_url: str) -> str:
-    """A study of pipeline/conf/study/ whose sizes and checksums are the local hub's.
+    """The YAML of a study of pipeline/conf/study/ whose sizes and checksums are the local hub's.
 
-    Args:
-        name: paper or small.
-        samples_url: the folder of the GPT-Neo samples.
-
-    Returns:
-        YAML. Repositories, commits, configurations, splits and lengths are the real study's.
+    Repositories, commits, configurations, splits and lengths are the real study's. `samples_url` is
+    the folder of the GPT-Neo samples.
     """
     yaml = YAML()
     values: dict[str, Any] = yaml.load(ROOT / "pipeline/conf/study" / f"{name}.yaml")
@@ -62,26 +58,19 @@ def miniature(name: str, samples_url: str) -> str:
 
 
 def _billions(repo: str) -> float:
-    """The size of a miniature, from the headers of its safetensors."""
+    """The size of a miniature, from its safetensors, but for masks and angles."""
     files = miniatures.checkpoint(repo)
-    weights = [
-        safetensors.torch.load(files[name]) for name in files if name.endswith(".safetensors")
+    shards = [
+        safetensors.torch.load(files[path]) for path in files if path.endswith(".safetensors")
     ]
-    parts = [part for shard in weights for name, part in shard.items() if _is_parameter(name)]
-    return round(sum(part.numel() for part in parts) / 1e9, 8)
-
-
-def _is_parameter(name: str) -> bool:
-    return not name.endswith(("attention.bias", "masked_bias", "inv_freq"))
+    others = ("attention.bias", "masked_bias", "inv_freq")
+    weights = {name: part for shard in shards for name, part in shard.items()}
+    sizes = [part.numel() for name, part in weights.items() if not name.endswith(others)]
+    return round(sum(sizes) / 1e9, 8)
 
 
 def copy_project(root: Path, samples_url: str) -> None:
-    """The project in a git repository of its own, with miniatures of its studies.
-
-    Args:
-        root: a folder that is there and empty.
-        samples_url: the folder of the GPT-Neo samples.
-    """
+    """The project in a git repository of its own in an empty folder, its studies miniatures."""
     copy_files(root)
     for name in ("paper", "small"):
         study = root / "pipeline/conf/study" / f"{name}.yaml"

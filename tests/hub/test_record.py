@@ -14,21 +14,14 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 from safetensors.torch import load as load_weights
 
-from pipeline.tasks import datasets
-from pipeline.workflow.hub import CHECKPOINT_FILES
-from tests.hub.miniatures import RECORD, ROWS, checkpoint, dataset
+from tests.hub.miniatures import MODELS, RECORD, ROWS, checkpoint, dataset
 from tests.hub.population import PINNED
-from tests.hub.server import Hub
 from tests.project import pinned_datasets
-
-MODELS = {repo: entry for repo, entry in RECORD.items() if entry["kind"] == "model"}
-
-# ---------------------------------------------------------------------- miniatures
 
 
 @pytest.mark.parametrize("repo", MODELS)
 def test_the_weights_have_the_recorded_tensors(repo: str) -> None:
-    made, counts = checkpoint(repo), RECORD[repo]["counts"]
+    made, counts = checkpoint(repo), MODELS[repo]["counts"]
     weights = {}
     for name in [name for name in made if name.endswith(".safetensors")]:
         weights |= load_weights(made[name])
@@ -39,7 +32,7 @@ def test_the_weights_have_the_recorded_tensors(repo: str) -> None:
     }
     assert len(weights) - len(others) == counts["parameter_tensors"]
     assert len(weights) == counts.get("tensors_in_file", len(weights))
-    config = RECORD[repo]["texts"]["config.json"]
+    config = MODELS[repo]["texts"]["config.json"]
     if config["model_type"] == "gpt_neo":
         layers, kinds = config["num_layers"], {"masked_bias": "float32", "bias": "uint8"}
         assert len(others) == layers + layers // 2, "masks in the global layers alone"
@@ -58,9 +51,6 @@ def test_a_dataset_has_the_recorded_columns(repo: str) -> None:
             assert read(io.BytesIO(data)).columns == list(RECORD[repo]["columns"])
 
 
-# ---------------------------------------------------------------------- pins
-
-
 def test_the_numbers_of_documents_are_the_recorded_ones() -> None:
     for pin in pinned_datasets().values():
         counts = RECORD[pin["repo"]]["counts"]
@@ -76,24 +66,3 @@ def test_the_datasets_are_those_of_lm_evals_tasks() -> None:
         assert pin["repo"] == own["dataset_path"]
         assert pin["name"] == own.get("dataset_name")
         assert pin["split"] == (own.get("test_split") or own["validation_split"])
-
-
-@pytest.mark.parametrize("repo", MODELS)
-def test_the_kinds_of_file_are_those_that_are_needed(repo: str) -> None:
-    paths = set(RECORD[repo]["files"])
-    wanted = {"config.json", "special_tokens_map.json", "tokenizer_config.json"}
-    wanted |= {p for p in paths if p.endswith(".safetensors")}
-    wanted |= {"tokenizer.json", "vocab.json", "merges.txt", "model.safetensors.index.json"}
-    kinds = {kind.removeprefix("*") for kind in CHECKPOINT_FILES}
-    chosen = {path for path in paths if any(path.endswith(kind) for kind in kinds)}
-    assert chosen >= wanted & paths
-    assert chosen - wanted <= {"generation_config.json", "pytorch_model.bin.index.json"}
-
-
-@pytest.mark.usefixtures("hub_home")
-@pytest.mark.parametrize("task", PINNED)
-def test_the_files_of_a_dataset_are_told_from_its_readme_alone(hub: Hub, task: str) -> None:
-    pin = PINNED[task]
-    assert datasets.find_files(pin["repo"], pin["commit"], pin["name"])
-    asked = hub.requests(f"datasets/{pin['repo']}/resolve/")
-    assert {request.path.rpartition("/")[2] for request in asked} <= {"README.md"}

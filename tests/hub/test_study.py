@@ -19,7 +19,7 @@ from pipeline.samples.schemas import read_samples
 from pipeline.stages.registry import STAGES
 from pipeline.theory import columns
 from pipeline.workflow import tables
-from tests.hub.population import GPT_NEO, GPT_NEO_SAMPLES, PYTHIA
+from tests.hub.population import GPT_NEO, GPT_NEO_SAMPLES, PINNED, PYTHIA
 from tests.hub.server import Fault, Hub
 from tests.hub.study import copy_project
 from tests.project import Project
@@ -92,17 +92,10 @@ def _through_faults(populated_hub: Hub, home: Path, root: Path) -> Project:
         ran = re.findall(r"^localrule (\w+):", second.stderr, re.MULTILINE)
         # the one model, and what needs all
         # `attribution` is of the study `planted` alone; no table is made in parts
-        evaluate = {name for name, of in STAGES.items() if of.evaluates} - {
-            "attribution",
-            "windows",
-        }
-        assert Counter(ran) == dict.fromkeys(
-            (
-                *("all", "checkpoint", "interventions", *evaluate),
-                *("check_results", "aggregate", "figures", "report"),
-            ),
-            1,
-        )
+        evaluate = {name for name, of in STAGES.items() if of.evaluates}
+        once = evaluate - {"attribution", "windows"} | {"all", "checkpoint", "interventions"}
+        once |= {"check_results", "aggregate", "figures", "report"}
+        assert Counter(ran) == dict.fromkeys(once, 1)
         assert all(request.authorized for request in populated_hub.log if "/api/" in request.path)
     return run
 
@@ -119,10 +112,7 @@ def every_model_has_every_intervention(online: Project, study: str) -> None:
     seen = 0
     for family, models in (("pythia", PYTHIA), ("gpt-neo", GPT_NEO)):
         samples = read_samples(data, family)
-        assert samples["split"].value_counts(sort=True).rows() == [
-            ("memorized", 4),
-            ("control", 2),
-        ]
+        assert Counter(samples["split"]) == {"memorized": 4, "control": 2}
         for repo, (commit, blocks) in models.items():
             name = repo.split("/")[1].lower()
             if not (data / "checkpoints" / name).exists():
@@ -136,19 +126,12 @@ def every_model_has_every_intervention(online: Project, study: str) -> None:
             assert table["intervention"].n_unique() == 1 + blocks + 4
             assert len(table) == (1 + blocks + 4) * len(samples)
             scores = tables.read(data / "benchmarks" / f"{name}.parquet", schemas.BENCHMARKS)
-            assert set(scores["task"]) == {
-                "arc_easy",
-                "hellaswag",
-                "lambada_openai",
-                "piqa",
-                "wikitext",
-            }
+            assert set(scores["task"]) == set(PINNED)
             assert scores["intervention"].n_unique() == 1 + blocks + 4
             written = tables.read(data / "generations" / f"{name}.parquet", schemas.GENERATIONS)
             assert written["intervention"].n_unique() == 1 + 5
-            bounds = tables.read(
-                data / "divergence" / f"{name}.bounds.parquet", columns.DIVERGENCE_BOUNDS
-            )
+            bounded = data / "divergence" / f"{name}.bounds.parquet"
+            bounds = tables.read(bounded, columns.DIVERGENCE_BOUNDS)
             assert len(bounds) == blocks * (4 + 2)
             assert not bounds["violated"].any()
     assert seen == {"paper": 6, "small": 4}[study]

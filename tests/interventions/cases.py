@@ -30,17 +30,9 @@ _SKIPS = (
     *sweep(BLOCKS, [Group((0,), "skip"), Group("last", "skip", k=2)])[1:],
     Intervention("skip-then-identity", {1: "skip", 3: "identity"}),
 )
+_PLACES = {"zero": (2,), "mean": (1,), "mlp-zero": (3,), "mlp-mean": (2,), "noise": (0, 4)}
 _ADDITIONS = (
-    *sweep(
-        BLOCKS,
-        [
-            Group((2,), "zero"),
-            Group((1,), "mean"),
-            Group((3,), "mlp-zero"),
-            Group((2,), "mlp-mean"),
-            Group((0, 4), "noise"),
-        ],
-    )[1:],
+    *sweep(BLOCKS, [Group(blocks, edit) for edit, blocks in _PLACES.items()])[1:],
     Intervention("mixed", {0: "mean", 1: "heads", 2: "zero", 3: "skip", 4: "noise"}, (1,), 7),
     Intervention("mlps", {1: "mlp-mean", 2: "identity", 4: "mlp-zero"}),
 )
@@ -128,13 +120,7 @@ def rounding(model: Any) -> float:
 
 
 def assert_same_completions(ours: Completions, expected: Completions, tolerance: float) -> None:
-    """Every token equal, where the choice is not a matter of rounding; the numbers close.
-
-    Args:
-        ours: of the engine.
-        expected: of an oracle.
-        tolerance: by which a logit may differ.
-    """
+    """Every clear choice of a token equal, the numbers close; a logit may differ by `tolerance`."""
     sure = expected.min_margin > 2 * tolerance
     assert sure.float().mean() > 0.9, "nearly all choices should be clear"
     assert torch.equal(ours.continuation[sure], expected.continuation[sure])
@@ -159,13 +145,7 @@ def assert_same_completions(ours: Completions, expected: Completions, tolerance:
 
 
 def assert_same_scores(ours: Likelihoods, expected: Likelihoods, tolerance: float) -> None:
-    """Log-likelihoods close, and the same continuations greedy.
-
-    Args:
-        ours: of the engine.
-        expected: of an oracle.
-        tolerance: by which a logit may differ.
-    """
+    """Log-likelihoods close, where a logit may differ by `tolerance`; the same ones greedy."""
     assert torch.equal(ours.is_greedy, expected.is_greedy)
     torch.testing.assert_close(
         ours.log_prob, expected.log_prob, rtol=0, atol=2 * tolerance * MAX_LENGTH

@@ -13,8 +13,6 @@ from pipeline.interventions.interventions import bypass
 from tests.oracle import plain
 
 NEAR_TIE = 1e-4  # where float32 cannot be trusted to choose
-
-
 WITHOUT_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
@@ -27,10 +25,11 @@ def _quiet():
     transformers.logging.set_verbosity(before)
 
 
-def with_every_block(model, interventions):
-    """Interventions, and one that edits every block; no window of one, which is an identity."""
+def drawn(data, odd_cases):
+    """A model and interventions, one on every block; no window of one, which is an identity."""
+    model, interventions = data.draw(odd_cases)
     assume(getattr(model.config, "window_size", 2) > 1)
-    return [*interventions, bypass("every", range(model.config.num_hidden_layers))]
+    return model, [*interventions, bypass("every", range(model.config.num_hidden_layers))]
 
 
 @given(
@@ -43,8 +42,7 @@ def with_every_block(model, interventions):
 )
 @settings(deadline=None, max_examples=40, phases=WITHOUT_SHRINKING)
 def test_completions(odd_cases, data, n, prefix, suffix, batch_size, seed):
-    model, interventions = data.draw(odd_cases)
-    interventions = with_every_block(model, interventions)
+    model, interventions = drawn(data, odd_cases)
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(model.config.vocab_size, (n, prefix + suffix), generator=generator)
     own = plain.complete(model, tokens, suffix, interventions[:1], n).continuation[0]
@@ -68,8 +66,7 @@ def test_completions(odd_cases, data, n, prefix, suffix, batch_size, seed):
 @settings(deadline=None, max_examples=25, phases=WITHOUT_SHRINKING)
 def test_scores(odd_cases, data, questions, max_length, seed):
     """`questions` are the lengths of the choices of each."""
-    model, interventions = data.draw(odd_cases)
-    interventions = with_every_block(model, interventions)
+    model, interventions = drawn(data, odd_cases)
     source = random.Random(seed)
     contexts = [source.choices(range(23), k=source.randint(1, 11)) for _ in questions]
     requests = [

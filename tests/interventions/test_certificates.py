@@ -6,19 +6,10 @@ from functools import partial
 import pytest
 import torch
 
-from pipeline.interventions import (
-    Group,
-    Intervention,
-    bypassed,
-    complete,
-    edit,
-    hooks,
-    patch,
-    sweep,
-    wavefront,
-)
+from pipeline.interventions import Group, Intervention, bypassed, complete, hooks, sweep, wavefront
 from pipeline.interventions import certificates as certifying
 from pipeline.interventions.certificates import CHECKS, certificates
+from pipeline.interventions.edits import edit, patch
 from pipeline.interventions.hooks import BlockRows
 from pipeline.workflow.errors import InputError
 from tests.families import BLOCKS, FAMILIES, NOT_ADDITIVE, randomized, tiny
@@ -41,25 +32,23 @@ def state_between_calls(here):
     return here.now * STATE["calls"]
 
 
-def keeps_values(here):
-    KEPT.append(here.now.clone())
-    return 0.5 * here.now
+def after(act):
+    """An edit that does something else first."""
+
+    def edited(here):
+        act(here)
+        return 0.5 * here.now
+
+    return edited
 
 
-def gradient_mode(here):
-    torch.set_grad_enabled(not STATE.get("on"))
-    return 0.5 * here.now
-
-
-def weights(here):
+def change_weights(_here):
     with torch.inference_mode(False), torch.no_grad():
         next(STATE["model"].parameters()).mul_(1.5)
-    return 0.5 * here.now
 
 
-def hooks_of_the_model(here):
+def add_hook(_here):
     STATE["model"].lm_head.register_forward_hook(lambda *_: None)
-    return 0.5 * here.now
 
 
 WRONG = {
@@ -70,10 +59,10 @@ WRONG = {
     "length of the text": (lambda here: here.now / here.now.shape[1], "steps"),
     "state between calls": (state_between_calls, "calls"),
     "randomness": (lambda here: here.now + torch.rand_like(here.now), "calls"),
-    "keeps values": (keeps_values, "memory"),
-    "gradient mode": (gradient_mode, "model"),
-    "weights": (weights, "model"),
-    "hooks of the model": (hooks_of_the_model, "model"),
+    "keeps values": (after(lambda here: KEPT.append(here.now.clone())), "memory"),
+    "gradient mode": (after(lambda _here: torch.set_grad_enabled(not STATE["on"])), "model"),
+    "weights": (after(change_weights), "model"),
+    "hooks of the model": (after(add_hook), "model"),
     "another shape": (lambda here: here.now[..., :1], "as here.now"),
     "not a tensor": (lambda here: 0.5, "as here.now"),
     "a need not declared": (lambda here: here.mean, r'one of now, project\n.*needs=\["mean"\]'),
@@ -102,7 +91,7 @@ def no_op(original, *given):
 
 
 @instead_of(wavefront, "_selection")
-def leak_into_another_branch(original, *given):
+def leak_to_other_branch(original, *given):
     return slice(0, original(*given).stop)
 
 
@@ -125,13 +114,7 @@ def state_in_the_hooks(patch):
 @pytest.mark.parametrize("name", ["zero", "own"])
 @pytest.mark.parametrize(
     "mutant",
-    [
-        no_op,
-        edits_in_the_next_samples,
-        leak_into_another_branch,
-        positions_ignored,
-        state_in_the_hooks,
-    ],
+    [no_op, edits_in_the_next_samples, leak_to_other_branch, positions_ignored, state_in_the_hooks],
 )
 def test_a_fault_of_the_engine_is_refused(mutant, name, monkeypatch):
     model = build(FAMILY)

@@ -25,9 +25,15 @@ from tests.interventions.cases import (
 )
 from tests.oracle import plain
 
-FOUR = ("llama", "gpt_neox", "gpt_neo", "gpt2")
+TARGETS = {
+    "llama": ["q_proj", "v_proj"],
+    "gpt_neox": ["query_key_value"],
+    "gpt_neo": ["q_proj", "v_proj"],
+    "gpt2": ["c_attn"],
+}
+"""Family -> the projections that an adapter goes to."""
 EACH = [BASELINE, *(bypass(f"block-{block}", (block,)) for block in range(BLOCKS))]
-four = pytest.mark.parametrize("family", FOUR)
+four = pytest.mark.parametrize("family", TARGETS)
 
 
 def used_before(family):
@@ -71,10 +77,8 @@ def test_blocks_in_another_order_are_found_again(family):
     for place, block in enumerate(order):
         blocks[place] = kept[block]
         for module in kept[block].modules():
-            if hasattr(module, "layer_idx"):
-                module.layer_idx = place
-            if hasattr(module, "layer_id"):
-                module.layer_id = place
+            for name in {"layer_idx", "layer_id"} & set(vars(module)):
+                setattr(module, name, place)
     assert_exact(model)
 
 
@@ -91,14 +95,6 @@ def test_a_hook_of_the_user_is_proved_again(family):
     with bypassed(model, [1]), bypassed(model, [3]):
         now = anatomy(model).sites
     assert anatomy(model).sites is now, "the engine's own hooks are no change"
-
-
-TARGETS = {
-    "llama": ["q_proj", "v_proj"],
-    "gpt_neox": ["query_key_value"],
-    "gpt_neo": ["q_proj", "v_proj"],
-    "gpt2": ["c_attn"],
-}
 
 
 @four
@@ -156,10 +152,9 @@ def test_logits_are_the_same_with_gradients_and_without(family, edit):
     replace(model, site.attention, Again(site.attention))
     with bypassed(model, Intervention("two", {1: edit, 3: edit})):
         ours = model(tokens, use_cache=False).logits
-        with torch.no_grad():
-            assert torch.equal(model(tokens, use_cache=False).logits, ours)
-        with torch.inference_mode():
-            assert torch.equal(model(tokens, use_cache=False).logits, ours)
+        for without in (torch.no_grad, torch.inference_mode):
+            with without():
+                assert torch.equal(model(tokens, use_cache=False).logits, ours)
 
 
 def test_complete_within_a_skipped_block_says_what_to_do():
@@ -181,12 +176,8 @@ class Halved(nn.Module):
 def test_parametrized_projections_are_edited_as_any_other(family, used):
     """Registered before the first call or after it; as weight_norm does."""
     model = used_before(family) if used else copy.deepcopy(tiny(family))
-    for site in anatomy(tiny(family)).sites[1:3]:
-        (name,) = (
-            name for name, module in tiny(family).named_modules() if module is site.attention
-        )
-        projection = model.get_submodule(name)
-        parametrize.register_parametrization(projection, "weight", Halved(), unsafe=True)
+    for part in plain.parts(model)[1:3]:
+        parametrize.register_parametrization(part.output, "weight", Halved(), unsafe=True)
     assert_exact(model)
 
 

@@ -4,19 +4,12 @@ import copy
 import math
 import warnings
 from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import product
 
 import pytest
 import torch
 
-from pipeline.interventions import (
-    Intervention,
-    bypassed,
-    complete,
-    completion,
-    patch,
-    score,
-    sweep,
-)
+from pipeline.interventions import Intervention, bypassed, complete, completion, patch, score, sweep
 from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.interventions.memory import Journal
 from pipeline.interventions.tokenwise import look
@@ -61,18 +54,16 @@ def changed(family, change):
 
 
 @some_families
-@pytest.mark.parametrize(
-    ("options", "size"),
-    [({"batch_size": n}, n) for n in (1, 2, 7)] + [({"token_budget": 1}, 1)],
-)
-def test_batches_change_no_token(family, options, size):
+def test_batches_change_no_token(family):
     model, listed = tiny(family), interventions(family)
     tokens = half_remembered(model, 7)
-    calls = []
-    options = options | {"progress": lambda *call: calls.append(call)}
-    ours = complete(model, tokens, SUFFIX, listed, **options)
-    assert calls == [(min(done, 7), 7) for done in range(size, 7 + size, size)]
-    assert_same_completions(ours, complete(model, tokens, SUFFIX, listed), rounding(model))
+    whole = complete(model, tokens, SUFFIX, listed)
+    for options in ({"batch_size": 1}, {"batch_size": 2}, {"batch_size": 7}, {"token_budget": 1}):
+        calls, size = [], options.get("batch_size", 1)
+        options["progress"] = lambda *call, calls=calls: calls.append(call)
+        ours = complete(model, tokens, SUFFIX, listed, **options)
+        assert calls == [(min(done, 7), 7) for done in range(size, 7 + size, size)]
+        assert_same_completions(ours, whole, rounding(model))
 
 
 def test_equal_samples_and_equal_interventions_have_equal_results():
@@ -131,21 +122,21 @@ def test_results_have_their_types_name_their_interventions_and_become_a_frame():
 
 
 @some_families
-@pytest.mark.parametrize("decode", [False, [True, False, False, True, True, False, False, True]])
-def test_without_decoding_all_but_the_rest_is_known(family, decode):
+def test_without_decoding_all_but_the_rest_is_known(family):
     model = tiny(family)
     tokens = half_remembered(model)
     whole = complete(model, tokens, SUFFIX, SWEEP)
-    ours = complete(model, tokens, SUFFIX, SWEEP, decode=decode)
-    off = ~torch.tensor([decode] * len(tokens) if decode is False else decode)
     beyond = torch.arange(SUFFIX) > right_tokens(whole, tokens)[..., None]
-    left_out = beyond & off[:, None]
-    assert left_out.any()
-    assert torch.equal(ours.continuation, whole.continuation.masked_fill(left_out, -1))
-    for name in ("teacher_forced", "completion_entropy", "suffix_log_prob"):
-        torch.testing.assert_close(getattr(ours, name), getattr(whole, name))
-    torch.testing.assert_close(ours.min_margin[:, ~off], whole.min_margin[:, ~off])
-    assert (ours.min_margin >= whole.min_margin - 1e-4).all()
+    for decode in (False, [True, False, False, True, True, False, False, True]):
+        ours = complete(model, tokens, SUFFIX, SWEEP, decode=decode)
+        off = ~torch.tensor(decode or [False] * len(tokens))
+        left_out = beyond & off[:, None]
+        assert left_out.any()
+        assert torch.equal(ours.continuation, whole.continuation.masked_fill(left_out, -1))
+        for name in ("teacher_forced", "completion_entropy", "suffix_log_prob"):
+            torch.testing.assert_close(getattr(ours, name), getattr(whole, name))
+        torch.testing.assert_close(ours.min_margin[:, ~off], whole.min_margin[:, ~off])
+        assert (ours.min_margin >= whole.min_margin - 1e-4).all()
 
 
 # ------------------------------------------------------------- end of text
@@ -204,12 +195,12 @@ def test_end_of_text_outside_of_the_vocabulary_is_ignored_with_a_warning(odd):
 
 @some_families
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
-@pytest.mark.parametrize("place", [2, -2], ids=["prefix", "suffix"])
-def test_an_infinite_embedding_is_told_with_sample_and_block(family, poison, place):
+def test_an_infinite_embedding_is_told_with_sample_and_block(family, poison):
+    """In the prefix or in the suffix; no continuation comes across it."""
     model = changed(family, lambda m: m.get_input_embeddings().weight[END_OF_TEXT].fill_(poison))
-    tokens = random_tokens(5)
-    tokens[3, place] = END_OF_TEXT  # no continuation comes across it
-    for batch_size in (None, 2):
+    for place, batch_size in product((2, -2), (None, 2)):
+        tokens = random_tokens(5)
+        tokens[3, place] = END_OF_TEXT
         with pytest.raises(InputError, match=r"baseline, sample 103\n[\s\S]*after block 0"):
             complete(model, tokens, SUFFIX, SWEEP, batch_size, first=100)
 
@@ -227,8 +218,7 @@ def test_the_place_where_nan_begins_is_named(place):
         complete(changed("llama", change), random_tokens(2), SUFFIX, [bypass("block-00", (0,))])
 
 
-@pytest.mark.parametrize("batch_size", [None, 2])
-def test_nan_that_decoding_alone_meets_is_told(batch_size):
+def test_nan_that_decoding_alone_meets_is_told():
     """The model writes a token that no sample has, and what it reads then is not finite."""
     tokens = random_tokens(12, high=30)
     written = complete(tiny("llama"), tokens, SUFFIX, [BASELINE]).continuation[0, :, :-1].tolist()
@@ -239,19 +229,16 @@ def test_nan_that_decoding_alone_meets_is_told(batch_size):
     sample, token = max((sample, token) for token, sample in first.items() if token >= 30)
     assert sample > 1, "in the second batch or later"
     model = changed("llama", lambda m: m.get_input_embeddings().weight[token].fill_(math.nan))
-    with pytest.raises(InputError, match=rf"baseline, sample {sample}\n[\s\S]*after block 0"):
-        complete(model, tokens, SUFFIX, [BASELINE], batch_size)
+    for batch_size in (None, 2):
+        with pytest.raises(InputError, match=rf"baseline, sample {sample}\n[\s\S]*after block 0"):
+            complete(model, tokens, SUFFIX, [BASELINE], batch_size)
 
 
-def test_an_overflow_under_one_intervention_is_named_after_it(overflowing):
-    tokens = random_tokens(5, low=8, high=61)
-    tokens[3, 4] = 7
-    others = [bypass("block-02", (2,)), BASELINE]
-    assert complete(overflowing, tokens, SUFFIX, others).completion_entropy.isfinite().all()
+def test_what_is_not_finite_in_single_precision_either_is_told(overflowing):
     broken = copy.deepcopy(overflowing)
-    plain.parts(broken)[0].output.weight.data[0, 0] = math.inf  # in any precision
+    plain.parts(broken)[0].output.weight.data[0, 0] = math.inf
     with pytest.raises(InputError, match=r"NaN or infinity.*float32"):
-        complete(broken, tokens, SUFFIX, [*others, bypass("block-00", (0,))])
+        complete(broken, random_tokens(5, low=8, high=61), SUFFIX, [bypass("block-00", (0,))])
 
 
 @pytest.mark.parametrize("decode", [True, False])
@@ -357,13 +344,8 @@ def test_double_precision_agrees_with_single():
 # ------------------------------------------------------------- the limits of what is taken
 
 
-def test_rows_that_fill_the_context_and_32_bits_are_taken():
-    tokens = torch.ones(1, CONTEXT + 1, dtype=torch.int32)
-    assert complete(tiny("llama"), tokens, 4, [BASELINE]).exact_match.shape == (1, 1)
-
-
-def test_a_mean_over_rows_that_fill_the_context_is_over_the_context():
-    tokens = random_tokens(2, CONTEXT + 1)
+def test_rows_that_fill_the_context_and_32_bits_are_taken_and_a_mean_is_over_the_context():
+    tokens = random_tokens(2, CONTEXT + 1).int()
     mean = [Intervention("one", {1: "mean"})]
     filled, inside = (
         complete(tiny("gpt2"), tokens, 4, mean, calibration_tokens=calibration)

@@ -7,13 +7,7 @@ import torch
 
 from pipeline.interventions import Group, Intervention, bypassed, complete, score, sweep
 from pipeline.interventions.interventions import BASELINE, bypass
-from tests.families import (
-    BLOCKS,
-    FAMILIES,
-    NOT_ADDITIVE,
-    cases,
-    tiny,
-)
+from tests.families import BLOCKS, FAMILIES, NOT_ADDITIVE, cases, tiny
 from tests.interventions.cases import (
     SAMPLES,
     SUFFIX,
@@ -43,12 +37,6 @@ def assert_equal(model, intervention, other, atol=None):
     assert (ours - logits(model)).abs().max() > 4 * atol
 
 
-def with_constant(linear, constant):
-    """Make a projection return a constant."""
-    linear.weight.data.zero_()
-    linear.bias = torch.nn.Parameter(constant)
-
-
 @additive
 @pytest.mark.parametrize(("edit", "where"), [("zero", "output"), ("mlp-zero", "mlp")])
 def test_zero_is_a_projection_without_weights(family, edit, where):
@@ -66,9 +54,7 @@ def test_skip_is_a_model_without_the_block(family):
     for block in sorted(EDITED[1:], reverse=True):
         del blocks[block]
         if getattr(other.config, "layer_types", None):
-            other.config.layer_types = [
-                *other.config.layer_types[:block], *other.config.layer_types[block + 1 :]
-            ]  # fmt: skip
+            del other.config.layer_types[block]
     other.config.num_hidden_layers -= 2
     with torch.inference_mode():
         expected = other(TOKENS, use_cache=False).logits
@@ -100,7 +86,9 @@ def test_mean_is_a_projection_that_returns_the_measured_mean(family, edit, where
     other = copy.deepcopy(model)
     for block in EDITED:
         constant = torch.cat(seen[block]).double().flatten(0, -2).mean(0).float()
-        with_constant(getattr(plain.parts(other)[block], where), constant)
+        module = getattr(plain.parts(other)[block], where)
+        module.weight.data.zero_()
+        module.bias = torch.nn.Parameter(constant)
     listed = [BASELINE, Intervention("one", dict.fromkeys(EDITED, edit))]
     tokens = half_remembered(model)
     ours = complete(model, tokens, SUFFIX, listed, calibration_tokens=calibration)

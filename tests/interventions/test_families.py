@@ -5,8 +5,6 @@ a family uses transformers' AttentionInterface, a registered attention function 
 for identity attention.
 """
 
-from types import SimpleNamespace
-
 import pytest
 
 from pipeline.interventions import complete, score
@@ -32,44 +30,25 @@ from tests.oracle import plain
 from tests.oracle.attention import identity_weights
 
 
-@pytest.fixture(scope="module", params=cases(FAMILIES))
-def memorization(request):
-    """A family's completions by the engine and by the plain loop, under all its edits."""
-    model, listed = tiny(request.param), interventions(request.param)
-    tokens = half_remembered(model)
+@pytest.mark.parametrize("family", cases(FAMILIES))
+def test_completions_are_those_of_the_plain_loop_and_of_identity_weights(family):
+    model, listed = tiny(family), interventions(family)
+    tokens, tolerance = half_remembered(model), rounding(model)
     with unchanged(model):
         ours = complete(model, tokens, SUFFIX, listed)
-    return SimpleNamespace(
-        family=request.param,
-        model=model,
-        tokens=tokens,
-        interventions=listed,
-        ours=ours,
-        expected=plain.complete(model, tokens, SUFFIX, listed, SAMPLES),
-        tolerance=rounding(model),
-    )
-
-
-def test_interventions_matter_in_this_model(memorization):
-    expected, base = memorization.expected, baseline_of(memorization.interventions)
+    expected = plain.complete(model, tokens, SUFFIX, listed, SAMPLES)
+    assert_same_completions(ours, expected, tolerance)
+    base = baseline_of(listed)
     moved = (expected.continuation != expected.continuation[base]).any(-1).float().mean()
-    assert moved > (0.3 if memorization.family in NOT_ADDITIVE else 0.7)
-    right = right_tokens(expected, memorization.tokens)
+    assert moved > (0.3 if family in NOT_ADDITIVE else 0.7), "interventions matter in this model"
+    right = right_tokens(expected, tokens)
     assert set(right[base].tolist()) == set(range(SUFFIX + 1)), "rows go wrong everywhere"
-
-
-def test_completions_are_the_plain_loops(memorization):
-    assert_same_completions(memorization.ours, memorization.expected, memorization.tolerance)
-
-
-def test_completions_are_those_of_identity_weights(memorization):
-    if memorization.family in OWN_ATTENTION:
-        pytest.skip("its attention is not called through the AttentionInterface")
-    own = [memorization.interventions.index(each) for each in IDENTITIES]
-    model, tokens = memorization.model, memorization.tokens
-    expected = plain.complete(model, tokens, SUFFIX, IDENTITIES, SAMPLES, edited=identity_weights)
-    ours = Completions(**{name: x[own] for name, x in memorization.ours.tensors().items()})
-    assert_same_completions(ours, expected, memorization.tolerance)
+    if family not in OWN_ATTENTION:
+        own = [listed.index(each) for each in IDENTITIES]
+        options = {"batch_size": SAMPLES, "edited": identity_weights}
+        explicit = plain.complete(model, tokens, SUFFIX, IDENTITIES, **options)
+        ours = Completions(**{name: x[own] for name, x in ours.tensors().items()})
+        assert_same_completions(ours, explicit, tolerance)
 
 
 @pytest.mark.parametrize("family", cases(FAMILIES))

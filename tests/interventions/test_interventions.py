@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.interventions import Group, Intervention, sweep
-from pipeline.interventions.interventions import BASELINE, EDITS, Edit, quartile_blocks
+from pipeline.interventions.interventions import BASELINE, Edit, quartile_blocks
 
 
-def members(group, n_blocks=8, n_heads=None):
+def members(group, n_blocks=8):
     """Name -> blocks of a group's interventions."""
-    return {each.name: each.blocks for each in sweep(n_blocks, [group], n_heads)[1:]}
+    return {each.name: each.blocks for each in sweep(n_blocks, [group])[1:]}
 
 
 def test_the_papers_sweep():
@@ -32,11 +32,8 @@ def test_the_papers_sweep():
     assert BASELINE.edit is None
 
 
-@pytest.mark.parametrize("n_blocks", [1, 2, 3])
-def test_fewer_than_four_blocks_have_no_quartiles(n_blocks):
-    assert len(sweep(n_blocks)) == 1 + n_blocks
-    with pytest.raises(ValueError, match="at least 4"):
-        quartile_blocks(1, n_blocks)
+def test_fewer_than_four_blocks_have_no_quartiles():
+    assert [len(sweep(n_blocks)) for n_blocks in (1, 2, 3)] == [2, 3, 4]
 
 
 @given(st.integers(4, 200))
@@ -51,10 +48,7 @@ def test_quartiles_part_the_blocks(n_blocks):
     [
         (Group("first", k=3), {"first-3": (0, 1, 2)}),
         (Group("last", "skip", k=2), {"last-2.skip": (6, 7)}),
-        (
-            Group("windows", k=6),
-            {f"window-0{b}-to-0{b + 5}": tuple(range(b, b + 6)) for b in range(3)},
-        ),
+        (Group("windows", k=7), {f"window-0{b}-to-0{b + 6}": (*range(b, b + 7),) for b in (0, 1)}),
         (Group("windows", k=8), {"window-00-to-07": tuple(range(8))}),
         (Group((5,), "zero"), {"block-05.zero": (5,)}),
         (Group((5, 0, 3)), {"blocks-00+03+05": (0, 3, 5)}),
@@ -68,7 +62,7 @@ def test_quartiles_part_the_blocks(n_blocks):
             {f"quartile-{q}.skip": (2 * q - 2, 2 * q - 1) for q in (1, 2, 3, 4)},
         ),
     ],
-)  # fmt: skip
+)
 def test_names_and_blocks(group, expected):
     assert members(group) == expected
 
@@ -79,18 +73,6 @@ def test_each_head_of_each_block():
         f"block-0{block}.head-0{head}" for block in (0, 1) for head in (0, 1, 2)
     ]
     assert [each.heads for each in found] == [(0,), (1,), (2,)] * 2
-    with pytest.raises(ValueError, match="number of heads"):
-        sweep(2, [Group("heads", "heads")])
-
-
-@pytest.mark.parametrize("edit", EDITS)
-def test_every_edit_of_every_block_has_a_name_of_its_own(edit):
-    if edit == "heads":
-        found = sweep(8, [Group("heads", edit)], 4)
-    else:
-        found = sweep(8, [Group("each", edit)])
-    assert len({each.name for each in found}) == len(found)
-    assert {each.edit for each in found[1:]} == {edit}
 
 
 def test_an_intervention_knows_its_group_and_draw():
@@ -109,9 +91,9 @@ def test_random_draws_are_distinct(n_blocks, k, seed, data):
     found = members(Group("random", k=k, draws=draws, seed=seed), n_blocks)
     assert len(found) == len(set(found.values())) == draws
     for blocks in found.values():
-        assert len(set(blocks)) == k
+        assert len(blocks) == k
         assert set(blocks) <= set(range(n_blocks))
-        assert list(blocks) == sorted(blocks)
+        assert list(blocks) == sorted(set(blocks))
 
 
 @pytest.mark.parametrize("n_blocks", [8, 48])  # all sets listed, and drawn one by one
@@ -125,10 +107,8 @@ def test_random_draws_are_stable(n_blocks):
     assert not set(other) & set(some), "their names say the seed"
 
 
-def test_all_sets_can_be_drawn_and_no_more():
+def test_all_sets_can_be_drawn():
     assert len(set(members(Group("random", k=2, draws=28)).values())) == 28
-    with pytest.raises(ValueError, match="at most 28"):
-        members(Group("random", k=2, draws=29))
 
 
 def test_equal_interventions_compare_equal_and_cannot_change():
@@ -161,68 +141,50 @@ def test_integers_of_any_kind_are_blocks(blocks):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("make", "message"),
     [
-        (({-1: "zero"},), "block -1"),
-        (({1.5: "zero"},), r"blocks \[1\.5\]"),
-        (({math.nan: "zero"},), r"blocks \[nan\]"),
-        (({torch.tensor(1.5): "zero"},), "expected integers"),
-        (({"1": "zero"},), "expected integers"),
-        (({0: "scramble"},), "scramble"),
-        (({0: abs},), "marked @edit"),
-        (({0: "heads"},), "heads None"),
-        (({0: "skip"}, (1,)), r"heads \(1,\) with skip"),
-        (({0: "identity"}, (1,)), "the edit `heads`"),
-        (({0: "heads"}, (-1,)), "head -1"),
+        (lambda: Intervention("odd", {-1: "zero"}), "block -1"),
+        (lambda: Intervention("odd", {1.5: "zero"}), r"blocks \[1\.5\]"),
+        (lambda: Intervention("odd", {math.nan: "zero"}), r"blocks \[nan\]"),
+        (lambda: Intervention("odd", {torch.tensor(1.5): "zero"}), "expected integers"),
+        (lambda: Intervention("odd", {"1": "zero"}), "expected integers"),
+        (lambda: Intervention("odd", {0: "scramble"}), "scramble"),
+        (lambda: Intervention("odd", {0: abs}), "marked @edit"),
+        (lambda: Intervention("odd", {0: "heads"}), "heads None"),
+        (lambda: Intervention("odd", {0: "skip"}, (1,)), r"heads \(1,\) with skip"),
+        (lambda: Intervention("odd", {0: "identity"}, (1,)), "the edit `heads`"),
+        (lambda: Intervention("odd", {0: "heads"}, (-1,)), "head -1"),
+        (lambda: Intervention("odd", {0: "zero"}, ()), "one or more, from 0"),
+        (lambda: Intervention("odd", {0: "mlp-zero"}, neurons=()), "one or more, from 0"),
+        (lambda: Intervention("odd", {0: "mlp-zero"}, neurons=(-1,)), "one or more, from 0"),
+        (lambda: Group(()), "one or more"),
+        (lambda: Group((1, 1)), "each once"),
+        (lambda: Group("middle"), "middle"),
+        (lambda: Group("each", edit="scramble"), "scramble"),
+        (lambda: Group("each", edit=abs), "marked @edit"),
+        (lambda: Group("first"), "k None"),
+        (lambda: Group("each", k=2), "k 2"),
+        (lambda: Group((1,), k=2), "k 2"),
+        (lambda: Group("last", k=0), "1 or more"),
+        (lambda: Group("each", draws=2), "draws 2"),
+        (lambda: Group("random", k=2, draws=0), "draws 0"),
+        (lambda: Group("each", edit="heads"), "`heads`"),
+        (lambda: Group("heads"), "`heads`"),
+        (lambda: Group((1,), heads=(0,)), "`heads`"),
+        (lambda: Group("heads", edit="heads", heads=(0,)), "other blocks"),
+        (lambda: Group("each", edit="skip", neurons=(1,)), "neurons with skip"),
+        (lambda: Group("each", edit="zero", positions="middle"), "positions 'middle'"),
+        (lambda: Group("each", edit="../mine.py:halve"), "edits/FILE.py:FUNCTION"),
+        (lambda: Group("each", edit="zero", source="twin"), "one's own"),
+        (lambda: sweep(8, [Group((8,))]), "block 8; expected 0 to 7"),
+        (lambda: sweep(8, [Group("first", k=9)]), "9 blocks; the model has 8"),
+        (lambda: sweep(8, [Group("each"), Group((3,))]), "block-03 twice"),
+        (lambda: sweep(8, [Group("random", k=2, draws=29)]), "at most 28"),
+        (lambda: sweep(2, [Group("heads", "heads")]), "number of heads"),
+        (lambda: sweep(0), "at least one"),
+        (lambda: quartile_blocks(1, 3), "at least 4"),
     ],
 )
-def test_unfit_interventions_are_refused(arguments, message):
+def test_what_means_nothing_or_does_not_fit_the_model_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
-        Intervention("odd", *arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"blocks": ()}, "one or more"),
-        ({"blocks": (1, 1)}, "each once"),
-        ({"blocks": "middle"}, "middle"),
-        ({"blocks": "each", "edit": "scramble"}, "scramble"),
-        ({"blocks": "each", "edit": abs}, "marked @edit"),
-        ({"blocks": "first"}, "k None"),
-        ({"blocks": "each", "k": 2}, "k 2"),
-        ({"blocks": (1,), "k": 2}, "k 2"),
-        ({"blocks": "last", "k": 0}, "1 or more"),
-        ({"blocks": "each", "draws": 2}, "draws 2"),
-        ({"blocks": "random", "k": 2, "draws": 0}, "draws 0"),
-        ({"blocks": "each", "edit": "heads"}, "`heads`"),
-        ({"blocks": "heads"}, "`heads`"),
-        ({"blocks": (1,), "heads": (0,)}, "`heads`"),
-        ({"blocks": "heads", "edit": "heads", "heads": (0,)}, "other blocks"),
-        ({"blocks": "each", "edit": "skip", "neurons": (1,)}, "neurons with skip"),
-        ({"blocks": "each", "edit": "zero", "positions": "middle"}, "positions 'middle'"),
-        ({"blocks": "each", "edit": "../mine.py:halve"}, "edits/FILE.py:FUNCTION"),
-        ({"blocks": "each", "edit": "zero", "source": "twin"}, "one's own"),
-    ],
-)
-def test_groups_that_mean_nothing_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        Group(**arguments)
-
-
-@pytest.mark.parametrize(
-    ("groups", "message"),
-    [
-        ([Group((8,))], "block 8; expected 0 to 7"),
-        ([Group("first", k=9)], "9 blocks; the model has 8"),
-        ([Group("each"), Group((3,))], "block-03 twice"),
-    ],
-)
-def test_groups_that_do_not_fit_a_model_are_refused(groups, message):
-    with pytest.raises(ValueError, match=message):
-        sweep(8, groups)
-
-
-def test_a_model_has_a_block():
-    with pytest.raises(ValueError, match="at least one"):
-        sweep(0)
+        make()

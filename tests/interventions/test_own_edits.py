@@ -8,17 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.interventions import (
-    Group,
-    Intervention,
-    bypassed,
-    complete,
-    edit,
-    patch,
-    score,
-    sweep,
-)
-from pipeline.interventions.edits import RULES, rule_of
+from pipeline.interventions import Group, Intervention, bypassed, complete, patch, score, sweep
+from pipeline.interventions.edits import edit, rule_of
 from pipeline.interventions.tokenwise import look
 from pipeline.workflow.errors import InputError
 from tests.families import BLOCKS, cases, tiny
@@ -57,65 +48,48 @@ def twin(family):
 
 
 def listed():
-    """Every edit in a block of its own and in two, limited in every way, mixed, and patches."""
+    """Every edit in a block of its own and in two, limited in every way, and mixed."""
     rules = {name: rule_of(f"{FILE}:{name}") for name in EDITS[:-1]}
-    made = [(Group((2,), rule), None) for rule in rules.values()]
-    made += [
-        (Group((1, 3), rules["halve"], heads=(0, 2)), None),
-        (Group((2,), rules["squash"], neurons=(1, 7, 30)), None),
-        (Group((0, 4), rules["steer"], positions="suffix"), None),
-        (Group((1,), rules["permute"], positions="prefix"), None),
-        (Group((3,), rules["negate"], positions="last"), None),
-        (Group((4,), rules["negate"], positions="suffix"), None),  # in the last block
-        (Group((1,), "zero", heads=(3,)), None),
-        (Group((2,), "mean", heads=(0,)), None),
-        (Group((3,), "mlp-zero", neurons=(0, 5)), None),
-        (Group((1,), "mlp-mean", neurons=(2,)), None),
-        (Group((2, 3), "skip", positions="suffix"), None),
+    groups = [
+        *(Group((2,), rule) for rule in rules.values()),
+        Group((1, 3), rules["halve"], heads=(0, 2)),
+        Group((2,), rules["squash"], neurons=(1, 7, 30)),
+        Group((0, 4), rules["steer"], positions="suffix"),
+        Group((1,), rules["permute"], positions="prefix"),
+        Group((3,), rules["negate"], positions="last"),
+        Group((4,), rules["negate"], positions="suffix"),  # in the last block
+        Group((1,), "zero", heads=(3,)),
+        Group((2,), "mean", heads=(0,)),
+        Group((3,), "mlp-zero", neurons=(0, 5)),
+        Group((1,), "mlp-mean", neurons=(2,)),
+        Group((2, 3), "skip", positions="suffix"),
     ]
-    return [(sweep(BLOCKS, [group])[1], source) for group, source in made]
-
-
-def asked(one):
-    """An intervention, as the plain loop carries it out."""
-    for block in one.blocks:
-        rule = rule_of(one.edits[block])
-        limits = one.heads or (), one.neurons or (), one.positions
-        yield own.Asked(block, rule.site, rule.apply, *limits)
+    return [sweep(BLOCKS, [group])[1] for group in groups]
 
 
 def patches(family, tokens):
     """Patches and, for the plain loop, the model and the tokens of their source."""
     stock, other, text = tiny(family), twin(family), tokens[3]
-    halve = rule_of(f"{FILE}:halve")
-    yield (
-        Intervention("path", {1: "zero", 3: patch("baseline")}),
-        lambda read: (stock, read),
-    )
+    yield Intervention("path", {1: "zero", 3: patch("baseline")}), lambda read: (stock, read)
     for site in ("attention", "mlp", "block"):
-        rule = patch(other, site)
-        yield Intervention(f"twin-{site}", {2: rule}), lambda read: (other, read)
-    yield (
-        Intervention("sample", {1: patch(text, "block")}, positions="prefix"),
-        lambda read: (stock, text[None, : read.shape[1]]),
-    )
-    yield (
-        Intervention("mixed", {0: halve, 2: patch(other), 4: "zero"}, positions="suffix"),
-        lambda read: (other, read),
-    )
+        yield Intervention(f"twin-{site}", {2: patch(other, site)}), lambda read: (other, read)
+    sample = Intervention("sample", {1: patch(text, "block")}, positions="prefix")
+    yield sample, lambda read: (stock, text[None, : read.shape[1]])
+    edits = {0: rule_of(f"{FILE}:halve"), 2: patch(other), 4: "zero"}
+    yield Intervention("mixed", edits, positions="suffix"), lambda read: (other, read)
 
 
 @pytest.mark.parametrize("family", cases(FAMILIES))
 def test_tokens_are_those_of_a_plain_loop(family, project):
     model, tolerance = tiny(family), rounding(tiny(family))
     tokens = half_remembered(model)
-    pairs = [*listed(), *patches(family, tokens)]
+    pairs = [*((one, None) for one in listed()), *patches(family, tokens)]
     with unchanged(model):
         ours = complete(model, tokens, SUFFIX, [one for one, _ in pairs])
     baseline = complete(model, tokens, SUFFIX, sweep(BLOCKS, [])).continuation[0]
     moved = 0
     for number, (one, source) in enumerate(pairs):
-        token, margin, log_prob = own.complete(model, tokens, SUFFIX, [*asked(one)], source)
+        token, margin, log_prob = own.complete(model, tokens, SUFFIX, one.placed, source)
         sure = margin > 4 * tolerance
         assert sure.float().mean() > 0.7, one.name
         assert torch.equal(ours.continuation[number][sure], token[sure]), one.name
@@ -131,9 +105,8 @@ def test_tokens_are_those_of_a_plain_loop(family, project):
 def test_scores_and_looks_are_of_the_same_states(family, project):
     model = tiny(family)
     tokens, tolerance = half_remembered(model), rounding(model)
-    listed_here = [one for one, _ in listed()] + [
-        one for one, _ in patches(family, tokens) if one.name != "sample"
-    ]
+    patched = [one for one, _ in patches(family, tokens) if one.name != "sample"]
+    listed_here = [*listed(), *patched]
     completed = complete(model, tokens, SUFFIX, listed_here)
     requests = [(row[:-SUFFIX].tolist(), row[-SUFFIX:].tolist()) for row in tokens]
     scored = score(model, requests, listed_here, calibration_tokens=tokens).log_prob
@@ -163,31 +136,20 @@ def test_an_edit_holds_while_the_context_lasts(project):
             pass
 
 
-WRONG = {
-    "no file": ("edits/other.py:halve", None, r"no file edits/other\.py"),
-    "no function": ("edits/mine.py:third", None, "nothing of that name"),
-    "no edit": ("edits/odd.py:plain", "def plain(here): return here.now", "a function in edits"),
-    "a file that fails": ("edits/odd.py:f", "import nothing_of_that_name", "ModuleNotFoundError"),
-    "an unknown site": (
-        "edits/odd.py:f",
-        "from pipeline.interventions import edit\n@edit(site='pattern')\ndef f(here): ...",
-        "never return",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_a_wrong_file_is_refused_with_the_reason(case, project):
-    name, code, message = WRONG[case]
-    if code:
-        (project / "edits/odd.py").write_text(code)
-    with pytest.raises(InputError, match=message):
-        complete(
-            tiny("llama"),
-            half_remembered(tiny("llama")),
-            SUFFIX,
-            sweep(BLOCKS, [Group("each", name)]),
-        )
+def test_a_wrong_file_is_refused_with_the_reason(project):
+    tokens = half_remembered(tiny("llama"), 2)
+    pattern = "from pipeline.interventions import edit\n@edit(site='pattern')\ndef f(here): ..."
+    for name, code, message in (
+        ("edits/other.py:halve", None, r"no file edits/other\.py"),
+        ("edits/mine.py:third", None, "nothing of that name"),
+        ("edits/unmarked.py:f", "def f(here): return here.now", "a function in edits"),
+        ("edits/failing.py:f", "import nothing_of_that_name", "ModuleNotFoundError"),
+        ("edits/pattern.py:f", pattern, "never return"),
+    ):
+        if code:
+            (project / name.partition(":")[0]).write_text(code)
+        with pytest.raises(InputError, match=message):
+            complete(tiny("llama"), tokens, SUFFIX, sweep(BLOCKS, [Group("each", name)]))
 
 
 def test_a_file_outside_of_the_folder_is_refused(project):
@@ -218,9 +180,6 @@ def test_what_a_model_or_an_edit_does_not_have_is_refused(project):
         score(model, multiple_choice(), sweep(BLOCKS, [Group("each", patch(tokens[0]))]))
     with pytest.raises(InputError, match="one other sample"):
         patch(tokens)
-    assert set(RULES) == {
-        "identity", "zero", "mean", "skip", "noise", "heads", "mlp-zero", "mlp-mean"
-    }  # fmt: skip
     with pytest.raises(InputError, match="needs of an edit"):
         edit(site="attention", needs=["gradient"])
 
@@ -242,10 +201,3 @@ def test_a_source_that_cannot_read_the_tokens_is_refused(project):
 def test_an_edit_of_a_function_without_a_name_has_that_of_its_type():
     half = edit(site="attention")(partial(lambda here, share: share * here.now, share=0.5))
     assert str(half) == "partial"
-
-
-@pytest.mark.parametrize("limits", [{"neurons": ()}, {"neurons": (-1,)}, {"heads": ()}])
-def test_no_heads_or_neurons_are_not_all_of_them(limits):
-    edits = {0: "mlp-zero" if "neurons" in limits else "zero"}
-    with pytest.raises(ValueError, match="one or more, from 0"):
-        Intervention("odd", edits, **limits)

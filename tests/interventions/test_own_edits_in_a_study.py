@@ -21,7 +21,6 @@ from pipeline.samples.schemas import SAMPLES
 from pipeline.stages import registry
 from pipeline.study.composition import check
 from pipeline.study.loops import loops
-from pipeline.study.schema import Study
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from tests import own
@@ -79,22 +78,19 @@ def write_checkpoint(folder: Path, name: str, seed: int) -> None:
     write_manifest(folder, model, tokens=own.VOCABULARY, **facts)
 
 
-@pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
-    """The study in a folder of its own, before its evaluations; the test works there."""
+def test_a_study_runs_edits_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     copy_files(tmp_path)
     shutil.copytree(HERE / "edits", tmp_path / "edits")
     monkeypatch.chdir(tmp_path)
-    made = check(values())
+    study = check(values())
     for seed, name in enumerate(("perturbed", "standard")):
-        write_checkpoint(made.data / "checkpoints" / name, name, seed)
+        write_checkpoint(study.data / "checkpoints" / name, name, seed)
     samples = random_samples(6, PREFIX, SUFFIX, ["memorized"] * 3 + ["control"] * 3)
-    path = made.data / "samples" / "records.parquet"
+    path = study.data / "samples" / "records.parquet"
     tables.write(samples, path, SAMPLES, {"study": "own"})
-    return made
 
-
-def test_a_study_runs_edits_of_ones_own(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
     looped = loops(values())
     assert looped["edits"] == "edits"
     assert looped["others"] == "data/own/checkpoints"
@@ -114,7 +110,6 @@ def test_a_study_runs_edits_of_ones_own(study: Study, capsys: pytest.CaptureFixt
         load_model(study.data / "checkpoints" / n, "float32") for n in ("perturbed", "standard")
     )
     source = Source(twin)
-    samples = pl.read_parquet(study.data / "samples" / "records.parquet")
     tokens = torch.tensor(samples["tokens"].to_list())
     with_twin = [with_source(one, source) if one.source else one for one in listed]
     expected = complete(model, tokens, SUFFIX, with_twin).continuation.flatten(0, 1)
@@ -141,16 +136,15 @@ def test_a_study_runs_edits_of_ones_own(study: Study, capsys: pytest.CaptureFixt
     assert "blocks-01+02.halve" in changed
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
+def test_wrong_lines_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(HERE / "edits", tmp_path / "edits")
+    monkeypatch.chdir(tmp_path)
+    for line, message in (
         ({"edit": "edits/other.py:halve"}, "No such file"),
         ({"edit": f"{FILE}:third"}, "without third"),
         ({"edit": "../mine.py:halve"}, r"edits/FILE\.py:FUNCTION"),
         ({"edit": f"{FILE}:halve", "source": "nobody"}, "nobody"),
         ({"edit": "skip", "neurons": [1]}, "neurons with skip"),
-    ],
-)
-def test_a_wrong_line_is_refused(study: Study, line: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        check({**values(), "interventions": [{"blocks": "each", **line}]})
+    ):
+        with pytest.raises(InputError, match=message):
+            check({**values(), "interventions": [{"blocks": "each", **line}]})

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pipeline.interventions import Group, sweep
-from pipeline.interventions.interventions import BASELINE, bypass
+from pipeline.interventions.interventions import BASELINE, SWEEP, bypass
 from pipeline.interventions.tokenwise import look
 from pipeline.interventions.wavefront import Engine, run
 from pipeline.models.sites import anatomy
@@ -21,18 +21,16 @@ from tests.interventions.cases import (
 )
 from tests.oracle import plain
 
-_ATTENTION = [Group("each"), Group("quartiles"), Group((1,), "heads", heads=(0, 2))]
-_SKIP = [Group((2,), "skip")]
-_ADDED = [Group((0, 3), "zero"), Group("each", "noise")]
-
 
 def states(model, tokens, intervention):
     return plain.states_of(model, tokens, intervention)[0].double()
 
 
 def interventions(family):
-    added = [] if family in NOT_ADDITIVE else _ADDED
-    return sweep(BLOCKS, [*_ATTENTION, *_SKIP, *added])
+    groups = [*SWEEP, Group((1,), "heads", heads=(0, 2)), Group((2,), "skip")]
+    if family not in NOT_ADDITIVE:
+        groups += [Group((0, 3), "zero"), Group("each", "noise")]
+    return sweep(BLOCKS, groups)
 
 
 @pytest.mark.parametrize("family", cases(FAMILIES))
@@ -50,9 +48,14 @@ def test_an_observer_sees_the_states_of_every_branch_after_every_block(family):
             torch.testing.assert_close(ours, exact, rtol=0, atol=atol)
 
 
+def first_and_others(values):
+    """Of (N, T) values what is measured, (N, 2): the first position's, and the others' mean."""
+    return torch.stack([values[:, 0], values[:, 1:].mean(1)], -1)
+
+
 @pytest.mark.parametrize("family", cases(FAMILIES))
 @torch.inference_mode()
-def test_displacement_is_that_of_the_stock_model(family):
+def test_displacement_and_attention_change_are_those_of_the_stock_model(family):
     model = tiny(family)
     tokens = half_remembered(model)
     listed = interventions(family)
@@ -66,20 +69,11 @@ def test_displacement_is_that_of_the_stock_model(family):
             continue
         last = max(each.blocks)
         change = (states(model, tokens[:, :-1], each)[last] - unedited[last]).norm(dim=-1)
-        relative = change / unedited[last].norm(dim=-1)
-        ours = found.moved[v]
-        torch.testing.assert_close(ours[:, 0], relative[:, 0], rtol=1e-3, atol=grain)
-        torch.testing.assert_close(ours[:, 1], relative[:, 1:].mean(1), rtol=1e-3, atol=grain)
+        expected = first_and_others(change / unedited[last].norm(dim=-1))
+        torch.testing.assert_close(found.moved[v], expected, rtol=1e-3, atol=grain)
 
-
-@pytest.mark.parametrize("family", cases(FAMILIES))
-@torch.inference_mode()
-def test_attention_change_is_that_of_the_stock_model(family):
-    model = tiny(family)
-    tokens = half_remembered(model)
-    found = look(model, tokens, SUFFIX, [BASELINE], token_budget=200).attention_change
     if family in NOT_ADDITIVE:
-        assert found.isnan().all()
+        assert found.attention_change.isnan().all()
         return
     for block, part in enumerate(plain.parts(model)):
         passed = {}
@@ -101,11 +95,12 @@ def test_attention_change_is_that_of_the_stock_model(family):
             model(tokens[:, :-1], use_cache=False)
         x, y = passed["x"], passed["y"]
         if not torch.allclose(y - x, passed["projected"].view_as(x), atol=1e-5):
-            assert found.isnan().all(), "the family normalizes or scales what attention returns"
+            told = "the family normalizes or scales what attention returns"
+            assert found.attention_change.isnan().all(), told
             continue
         change = 1 - (x * y).sum(-1) / (x.norm(dim=-1) * y.norm(dim=-1))
-        expected = torch.stack([change[:, 0], change[:, 1:].mean(1)], -1)
-        torch.testing.assert_close(found[block], expected, rtol=1e-3, atol=1e-6)
+        expected = first_and_others(change)
+        torch.testing.assert_close(found.attention_change[block], expected, rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", ["gpt_neox", "gpt_neo", "llama"])

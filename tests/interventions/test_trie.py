@@ -1,6 +1,6 @@
 """The trie: every intervention walks its own path, and shares all that it can."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given, settings
@@ -26,13 +26,9 @@ def some_interventions(draw):
     return made
 
 
-def history(each, upto):
-    return tuple(each.at(block) for block in range(upto))
-
-
 @given(some_interventions())
 @settings(max_examples=200)
-def test_every_intervention_walks_its_own_path_forking_from_what_carried_it(interventions):
+def test_every_intervention_walks_its_own_path_and_shares_what_it_has_in_common(interventions):
     trie = build_trie(interventions, BLOCKS)
     for v, each in enumerate(interventions):
         path = trie.path(trie.carrier[-1][v])
@@ -45,20 +41,12 @@ def test_every_intervention_walks_its_own_path_forking_from_what_carried_it(inte
         for was, now in zip(before, after, strict=True):
             assert was == (now if now < branches else step.parents[now - branches])
         branches = len(step.edits)
+        assert set(after) == set(range(branches)), "no branch is computed for nothing"
     assert branches == trie.branches
-
-
-@given(some_interventions())
-@settings(max_examples=200)
-def test_interventions_share_a_branch_where_they_agree_so_far_and_only_there(interventions):
-    trie = build_trie(interventions, BLOCKS)
     for upto, carrier in enumerate(trie.carrier):
-        for v, left in enumerate(interventions):
-            for w, right in enumerate(interventions):
-                agree = history(left, upto) == history(right, upto)
-                assert (carrier[v] == carrier[w]) == agree
-    for step, after in zip(trie.steps, trie.carrier[1:], strict=True):
-        assert set(after) == set(range(len(step.edits))), "no branch is computed for nothing"
+        for (v, left), (w, right) in product(enumerate(interventions), repeat=2):
+            agree = all(left.at(block) == right.at(block) for block in range(upto))
+            assert (carrier[v] == carrier[w]) == agree
 
 
 @pytest.mark.parametrize("n_blocks", [8, 16, 32])
@@ -66,11 +54,6 @@ def test_a_sweep_costs_half_the_square_of_the_blocks(n_blocks):
     singles = sweep(n_blocks)[: 1 + n_blocks]
     cost = build_trie(singles, n_blocks).block_evaluations
     assert cost == n_blocks + n_blocks * (n_blocks + 1) // 2
-
-
-def test_no_interventions_are_refused():
-    with pytest.raises(InputError, match="none"):
-        build_trie([], BLOCKS)
 
 
 def test_blocks_beyond_the_last_are_refused_together():

@@ -1,6 +1,4 @@
-"""Small random models of three families, samples to memorize, and a toy training."""
-
-from __future__ import annotations
+"""Small random models of three families, and samples to memorize."""
 
 from typing import Any
 
@@ -17,13 +15,8 @@ V, P, S = 48, 8, 4
 def small(family: str, blocks: int = 2, seed: int = 0, **more: Any) -> PreTrainedModel:
     """A random model of 2 heads of 16 and MLPs of 64 neurons; `more` of its configuration."""
     torch.manual_seed(seed)
-    sizes = {
-        "vocab_size": V,
-        "hidden_size": 32,
-        "max_position_embeddings": 32,
-        "intermediate_size": 64,
-    }
-    sizes |= {"bos_token_id": 0, "eos_token_id": 0}
+    sizes = {"vocab_size": V, "hidden_size": 32, "intermediate_size": 64}
+    sizes |= {"max_position_embeddings": 32, "bos_token_id": 0, "eos_token_id": 0}
     if family == "gpt_neo":
         sizes |= {"num_layers": blocks, "num_heads": 2}
         kinds = {"attention_types": [[["global"], blocks]], "window_size": 32}

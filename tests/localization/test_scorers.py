@@ -1,12 +1,9 @@
 """Scorers against definitions written out, on circuits that are known."""
 
-from __future__ import annotations
-
 import copy
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -49,9 +46,7 @@ def learned() -> tuple[PreTrainedModel, PreTrainedModel]:
     return model, twin
 
 
-def test_every_scorer_gives_each_place_a_number_and_leaves_the_model(
-    learned: tuple[PreTrainedModel, PreTrainedModel],
-) -> None:
+def test_every_scorer_gives_each_place_a_number_and_leaves_the_model(learned):
     model, twin = learned
     before = copy.deepcopy(model.state_dict())
     for kind in GRIDS:
@@ -70,7 +65,7 @@ def test_every_scorer_gives_each_place_a_number_and_leaves_the_model(
 
 
 @pytest.mark.parametrize("family", ["gpt_neox", "gpt_neo", "llama"])
-def test_integrated_gradients_are_complete(family: str) -> None:
+def test_integrated_gradients_are_complete(family):
     model, rows = small(family), rows_of(1)
     with torch.no_grad():  # larger effects than those of fresh weights
         model.get_output_embeddings().weight.mul_(20)
@@ -118,7 +113,7 @@ def circuit() -> tuple[PreTrainedModel, Rows, Rows, Place]:
     return model, Rows(torch.tensor(chain), P), Rows(torch.stack([other, other.flip(0)]), P), place
 
 
-def test_learned_masks_find_a_circuit_built_by_hand() -> None:
+def test_learned_masks_find_a_circuit_built_by_hand():
     model, rows, control, place = circuit()
     assert log_probs(model, rows).exp().min() > 0.5
     for mask in (slimmed, hard_concrete):
@@ -131,9 +126,7 @@ def test_learned_masks_find_a_circuit_built_by_hand() -> None:
         assert of.places[values.index(max(values))] == place, name
 
 
-def test_the_twin_in_the_place_that_learned_is_the_twin(
-    learned: tuple[PreTrainedModel, PreTrainedModel],
-) -> None:
+def test_the_twin_in_the_place_that_learned_is_the_twin(learned):
     model, twin = learned
     of = subject(model, twin, "blocks")
     found = SCORERS["causal-tracing"][0](of)[""]
@@ -143,9 +136,7 @@ def test_the_twin_in_the_place_that_learned_is_the_twin(
     assert found == pytest.approx([0, float(lost)], abs=1e-5)
 
 
-def test_attribution_patching_is_the_derivative_of_a_patch(
-    learned: tuple[PreTrainedModel, PreTrainedModel],
-) -> None:
+def test_attribution_patching_is_the_derivative_of_a_patch(learned):
     model, twin = learned
     of = subject(model, twin, "heads")
     of = replace(of, memorized=of.memorized[:1], control=of.control[:1])
@@ -180,13 +171,10 @@ def test_attribution_patching_is_the_derivative_of_a_patch(
             assert value == pytest.approx(abs(float(moved)) / share, rel=0.05, abs=2e-3)
 
 
-def test_what_a_scorer_names_is_deleted(
-    learned: tuple[PreTrainedModel, PreTrainedModel],
-) -> None:
+def test_what_a_scorer_names_is_deleted(learned):
     model, twin = learned
     of = subject(model, twin, "blocks")
     planted = Planted("m", "both", "blocks", ["block-01"], 1.0, 1)
-    oracle: dict[str, Any]
     [oracle] = [row for row in removed(of, score(of, planted, {}), 1) if row["scorer"] == "oracle"]
     assert (oracle["places"], oracle["exact_match"]) == ("block-01", 1.0)
     by_hand = copy.deepcopy(model)
@@ -201,8 +189,6 @@ def test_what_a_scorer_names_is_deleted(
     right = (control == of.control.tokens[:, 1:]).double().mean()
     assert oracle["accuracy_left"] == pytest.approx(float(right))
 
-
-# --------------------------------------------------------------------------- one's own
 
 MINE = '''
 import torch
@@ -243,28 +229,28 @@ number = 3
 '''
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A project with a folder of scorers."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "scorers").mkdir()
     (tmp_path / "scorers" / "mine.py").write_text(MINE, encoding="utf-8")
-    return tmp_path
 
 
-@pytest.mark.usefixtures("folder")
-def test_a_scorer_of_ones_own_stands_beside_the_others() -> None:
+def scored(name: str, model: PreTrainedModel) -> list[float]:
+    """What a scorer of `MINE` says of each block."""
+    full, planted = f"scorers/mine.py:{name}", Planted("m", "mlp", "blocks", ["block-00"], 1.0, 1)
+    return score(subject(model, model, "blocks"), planted, own_scorers([full]))[full]
+
+
+def test_a_scorer_of_ones_own_stands_beside_the_others():
     model = small("gpt_neox")
     with torch.no_grad():
         model.gpt_neox.layers[0].mlp.dense_4h_to_h.weight.mul_(2)
-    name = "scorers/mine.py:my_scorer"
-    of = subject(model, model, "blocks")
-    planted = Planted("m", "mlp", "blocks", ["block-00"], 1.0, 1)
-    found = score(of, planted, own_scorers([name]))[name]
-    assert found[0] > found[1]
+    first, second = scored("my_scorer", model)
+    assert first > second
 
 
-@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -275,18 +261,13 @@ def test_a_scorer_of_ones_own_stands_beside_the_others() -> None:
         ("changing", "its weights were changed"),
     ],
 )
-def test_a_scorer_that_fails_is_refused(name: str, said: str) -> None:
-    model = small("gpt_neox")
-    full = f"scorers/mine.py:{name}"
-    planted = Planted("m", "mlp", "blocks", ["block-00"], 1.0, 1)
-    own = own_scorers([full])
+def test_a_scorer_that_fails_is_refused(name, said):
     with pytest.raises(InputError, match=said) as refused:
-        score(subject(model, model, "blocks"), planted, own)
-    assert full in str(refused.value)
+        scored(name, small("gpt_neox"))
+    assert f"scorers/mine.py:{name}" in str(refused.value)
     assert "a finite number for each place" in str(refused.value)
 
 
-@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -296,6 +277,6 @@ def test_a_scorer_that_fails_is_refused(name: str, said: str) -> None:
         ("scorers/mine.py:number", "int"),
     ],
 )
-def test_what_is_no_scorer_is_refused(name: str, said: str) -> None:
+def test_what_is_no_scorer_is_refused(name, said):
     with pytest.raises(InputError, match=said):
         own_scorers([name])

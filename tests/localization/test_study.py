@@ -1,7 +1,5 @@
 """A whole study of localization in miniature: stages, tables, and a stranger's scorer."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Iterator
@@ -68,7 +66,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Study]:
         )  # fmt: skip
 
 
-def test_the_table_that_outside_checks_rely_on(study: Study) -> None:
+def test_the_table_that_outside_checks_rely_on(study):
     found = pl.read_parquet(study.data / "localization.parquet")
     assert found.columns == COLUMNS
     assert found["seed"].dtype.is_integer()
@@ -91,7 +89,7 @@ def test_the_table_that_outside_checks_rely_on(study: Study) -> None:
     assert removal.height == places.height
 
 
-def test_the_stages_give_the_same_tables_again(study: Study) -> None:
+def test_the_stages_give_the_same_tables_again(study):
     names = [f"{folder}/neox.parquet" for folder in ("scores", "removal")]
     before = [(study.data / name).read_bytes() for name in names]
     weights = sorted((study.data / "planted/neox").glob("*.safetensors"))
@@ -102,7 +100,7 @@ def test_the_stages_give_the_same_tables_again(study: Study) -> None:
     assert [(study.data / name).read_bytes() for name in names] == before
 
 
-def test_a_strangers_scorer_from_the_docs_stands_on_the_page(study: Study) -> None:
+def test_a_strangers_scorer_from_the_docs_stands_on_the_page(study):
     assert len(example().strip().splitlines()) < 15
     told = read_localized(study.data)
     assert any("mine.py:my_scorer" in str(row[0]) for row in told["rows"])
@@ -115,7 +113,7 @@ def test_a_strangers_scorer_from_the_docs_stands_on_the_page(study: Study) -> No
     assert 'models come from <data value="1">1</data> trained base' in shown
 
 
-def test_what_dvc_loops_over(study: Study) -> None:
+def test_what_dvc_loops_over(study):
     made = loops(study.model_dump())
     assert made["scorers"] == "scorers"
     assert made["localized"] == {KEY: {"name": "neox", "family": "base"}}
@@ -135,14 +133,14 @@ def test_what_dvc_loops_over(study: Study) -> None:
         ({"scorers": ["scorers/mine.py:f"]}, "scorers/mine.py without f"),
     ],
 )
-def test_a_study_that_cannot_be_run_is_refused(wrong: dict[str, Any], said: str) -> None:
+def test_a_study_that_cannot_be_run_is_refused(wrong, said):
     made = values()
     made["localization"] |= wrong
     with pytest.raises(InputError, match=re.escape(said)):
         check(made)
 
 
-def test_bases_differ_in_their_seeds_alone(study: Study) -> None:
+def test_bases_differ_in_their_seeds_alone(study):
     made = values()
     other = made["models"][KEY] | {"name": "other"}
     made["models"]["localize-quick-other"] = other

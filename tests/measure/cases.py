@@ -15,10 +15,7 @@ FIRST_ID = 10
 
 
 def samples_of(
-    tokens: Sequence[Sequence[int]],
-    prefix: int,
-    suffix: int,
-    splits: Sequence[str] | None = None,
+    tokens: Sequence[Sequence[int]], prefix: int, suffix: int, splits: Sequence[str] | None = None
 ) -> pl.DataFrame:
     """A table of samples that is not checked; the splits take turns unless they are given."""
     n = len(tokens)

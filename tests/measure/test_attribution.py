@@ -37,11 +37,8 @@ def _scaled(
         returned[:, at] *= by
         return returned
 
-    hook = module.register_forward_hook(scale)
-    try:
+    with module.register_forward_hook(scale):
         return _loss(model, tokens)
-    finally:
-        hook.remove()
 
 
 def test_a_product_is_the_slope_of_the_loss_as_the_output_grows(

@@ -73,6 +73,12 @@ def test_the_rows(neox, tokenizer, tmp_path):
         (baseline,) = column(frame, "continuation", intervention="baseline", **where)
         same = [a == b for a, b in zip(row["continuation"], baseline, strict=True)]
         assert row["first_difference"] == (None if all(same) else same.index(False))
+        # collapse is measured by the unmodified model
+        tokens = torch.tensor([row["prompt_tokens"] + row["continuation"]])
+        labels = tokens.clone()
+        labels[:, : len(row["prompt_tokens"])] = -100  # which transformers leaves out of its loss
+        loss = neox(tokens, labels=labels).loss.item()
+        assert row["baseline_perplexity"] == pytest.approx(math.exp(loss), rel=1e-5)
     assert frame["first_difference"].n_unique() > 3
 
 
@@ -97,16 +103,6 @@ def test_end_of_text_in_a_prompt_is_read_and_shown(neox, tokenizer, monkeypatch)
     frame = measure(neox, tokenizer, [END + "a"], [], 4, 0)
     assert frame["prompt_tokens"].to_list() == [[0, 1]] * 2
     assert frame["text"].to_list() == [f"a{END} b"] * 2
-
-
-def test_collapse_is_measured_by_the_unmodified_model(neox, tokenizer):
-    frame = measure(neox, tokenizer, PROMPTS, DEPTHS, NEW_TOKENS, 0)
-    for row in frame.iter_rows(named=True):
-        tokens = torch.tensor([row["prompt_tokens"] + row["continuation"]])
-        labels = tokens.clone()
-        labels[:, : len(row["prompt_tokens"])] = -100  # which transformers leaves out of its loss
-        loss = neox(tokens, labels=labels).loss.item()
-        assert row["baseline_perplexity"] == pytest.approx(math.exp(loss), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +253,7 @@ def test_depths_fall_on_blocks(depths, n_blocks, blocks):
         (["a"], [0, -0.1], 3, r"1 problem .*\n- depths\n.*-0\.1\n"),
         (["a"], [1.5], 3, r"depths\n.*1\.5\n"),
         (["a"], [math.nan], 3, r"depths\n.*nan\n"),
-        (["", "a" * 50], [7], 0, "4 problems|5 problems"),
+        (["", "a" * 50], [7], 0, "4 problems"),
     ],
 )
 def test_what_cannot_be_done_is_refused(neox, tokenizer, prompts, depths, new_tokens, message):

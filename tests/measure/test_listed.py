@@ -1,7 +1,5 @@
 """The table of interventions says all that an intervention is."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ from pipeline.interventions.interventions import EDITS, GROUPS, Group, Intervent
 from pipeline.measure import schemas
 from pipeline.measure.listed import as_table, from_table
 from pipeline.workflow import tables
+from tests.project import python
 
 KINDS = [
     Group("each"),
@@ -49,8 +48,5 @@ def test_a_row_that_is_no_intervention_is_refused() -> None:
 
 
 def test_no_torch_is_needed() -> None:
-    script = (
-        "import sys, pipeline.measure.listed, pipeline.checkpoints.manifest;"
-        "sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+    modules = "pipeline.measure.listed, pipeline.checkpoints.manifest"
+    python("-c", f"import sys, {modules}; sys.exit('torch' in sys.modules)")

@@ -112,19 +112,17 @@ def test_the_bounds_are_monotone_and_in_range(small, tokens, distance) -> None:
 
 
 def test_distance_zero_is_the_probability_that_memorization_reports(small, tokens) -> None:
-    expected = complete(small, tokens, SUFFIX, EDITS, decode=False).suffix_log_prob
-    for top_k in (None, 40):  # the vocabulary is smaller
-        lower, upper = bounds(small, tokens, SUFFIX, 0, 4, top_k=top_k, interventions=EDITS)
-        torch.testing.assert_close(lower[..., 0].log(), expected, atol=1e-4, rtol=0)
-        assert torch.equal(lower, upper)
-
-
-@pytest.mark.parametrize("positions", ["prefix", "suffix", "last"])
-def test_an_edit_of_some_positions_is_in_force_there_alone(small, tokens, positions) -> None:
-    some = [Intervention("some", {0: "zero", 1: "identity"}, positions=positions)]
-    expected = complete(small, tokens, SUFFIX, some, decode=False).suffix_log_prob
-    lower, _ = bounds(small, tokens, SUFFIX, 0, 4, interventions=some)
-    torch.testing.assert_close(lower[..., 0].log(), expected, atol=1e-4, rtol=0)
+    """Under edits of all positions and of some."""
+    some = [
+        Intervention(each, {0: "zero", 1: "identity"}, positions=each)
+        for each in ("prefix", "suffix", "last")
+    ]
+    for edits in (EDITS, *([each] for each in some)):
+        expected = complete(small, tokens, SUFFIX, edits, decode=False).suffix_log_prob
+        for top_k in (None, 40):  # the vocabulary is smaller
+            lower, upper = bounds(small, tokens, SUFFIX, 0, 4, top_k=top_k, interventions=edits)
+            torch.testing.assert_close(lower[..., 0].log(), expected, atol=1e-4, rtol=0)
+            assert torch.equal(lower, upper)
 
 
 def test_a_patch_is_refused(small, tokens) -> None:
@@ -175,8 +173,7 @@ def test_sampling_agrees(small, tokens) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"d": -1}, {"width": 0}, {"top_k": 0}, {"distance": "edit"}, {"suffix_length": 9}],
+    "wrong", [{"d": -1}, {"width": 0}, {"top_k": 0}, {"distance": "edit"}, {"suffix_length": 9}]
 )
 def test_what_is_out_of_range_is_refused(small, tokens, wrong) -> None:
     given = {"suffix_length": SUFFIX, "d": 1, "width": 2, **wrong}

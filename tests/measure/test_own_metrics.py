@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +14,7 @@ from pipeline.measure import metrics
 from pipeline.study.checks import require_own_metrics
 from pipeline.study.composition import load
 from pipeline.workflow.errors import InputError
-from tests.project import ROOT, copy_files
+from tests.project import ROOT, Project, copy_files
 
 PAGE = (ROOT / "docs" / "your-own.md").read_text(encoding="utf-8")
 SCRIPT = """
@@ -43,44 +41,34 @@ print(METRICS[-1].function(SimpleNamespace(rank=rank)).tolist())
 """
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("project")
-    copy_files(folder)
-    return folder
-
-
 def python(root: Path, script: str, code: int = 0) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    done = Project(root).command(sys.executable, "-c", script, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
-def test_the_example_of_the_page(root: Path) -> None:
-    name, columns, before = json.loads(python(root, SCRIPT))
+def test_the_example_of_the_page(tmp_path: Path) -> None:
+    copy_files(tmp_path)
+    own = tmp_path / "mine" / "metrics.py"
+    name, columns, before = json.loads(python(tmp_path, SCRIPT))
     assert name == "bleu"
     (example,) = re.findall(r"^```python\n(.*?^METRICS = .*?)^```$", PAGE, re.M | re.S)
-    (root / "mine" / "metrics.py").write_text(example)
-    name, with_own, after = json.loads(python(root, SCRIPT))
+    own.write_text(example)
+    name, with_own, after = json.loads(python(tmp_path, SCRIPT))
     assert name == "top_10_accuracy"
     assert set(with_own) - set(columns) == {"top_10_accuracy"}
     changed = {key for key in before if before[key] != after[key]}
     assert changed == {"memorization", "aggregate", "check_results"}
-    assert python(root, COMPUTE).strip() == "[[0.5, 1.0]]"
+    assert python(tmp_path, COMPUTE).strip() == "[[0.5, 1.0]]"
 
-    (root / "mine" / "metrics.py").write_text(example.replace("<= 10", "<= 20"))
-    assert json.loads(python(root, SCRIPT))[2]["memorization"] != after["memorization"]
+    own.write_text(example.replace("<= 10", "<= 20"))
+    assert json.loads(python(tmp_path, SCRIPT))[2]["memorization"] != after["memorization"]
 
-    (root / "mine" / "metrics.py").write_text(example.replace("top_10_accuracy", "bleu"))
-    assert "names that no other metric has" in python(root, SCRIPT, code=1)
+    own.write_text(example.replace("top_10_accuracy", "bleu"))
+    assert "names that no other metric has" in python(tmp_path, SCRIPT, code=1)
 
-    (root / "mine" / "metrics.py").write_text("import nowhere\n" + example)
-    assert "No module named 'nowhere'" in python(root, SCRIPT, code=1)
-
-    (root / "mine" / "metrics.py").write_text(example)
-    assert "tiny" in python(root, LOAD)
+    own.write_text(example)
+    assert "tiny" in python(tmp_path, LOAD)
     for correct, wrong, got in (
         (
             "made.rank ",
@@ -94,8 +82,8 @@ def test_the_example_of_the_page(root: Path) -> None:
         ("    Metric(\n", "    dict(\n", "AttributeError: 'dict' object has no attribute 'name'"),
     ):
         assert correct in example
-        (root / "mine" / "metrics.py").write_text(example.replace(correct, wrong))
-        said = python(root, LOAD)
+        own.write_text(example.replace(correct, wrong))
+        said = python(tmp_path, LOAD)
         assert said.count("mine/metrics.py: ") + said.count("- mine/metrics.py\n") == 1
         assert f"    got:      {got}\n    expected: " in said, said
 

@@ -1,13 +1,12 @@
 """A model of two blocks that has memorized six of its texts, made in a few seconds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
+from pipeline.mitigations.methods import METHODS, edited
 from pipeline.mitigations.rows import Rows
 from tests.localization.conftest import small
 
@@ -22,6 +21,11 @@ class World:
     forget: Rows
     keep: Rows
     plain: Rows
+
+    def edited(self, method: str, dose: float) -> PreTrainedModel:
+        """A copy of the model with a dose of a method."""
+        write = METHODS[method].prepare(self.model, self.forget, self.keep, 0)
+        return edited(self.model, write, dose)
 
 
 def two_blocks(seed: int = 0) -> PreTrainedModel:

@@ -1,7 +1,5 @@
 """Intervals, verdicts and claims, from outcomes that are made by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -34,29 +32,16 @@ SPLITS = ("forget_seen", "forget_held_out", "keep_seen", "keep_held_out", "contr
 
 def outcomes(
     dose: float,
-    recited: Mapping[str, int],
-    loss: Mapping[str, float],
+    recited: Mapping[str, int],  # split -> how many; 0 by default
+    loss: Mapping[str, float],  # split -> mean; 1 by default
     *,
-    sampled: int = 0,
-    rounded: int = 0,
-    curve: Sequence[int] = (0, 0, 0),
-    reference: Sequence[int] | None = None,
-    price: float | None = None,
-    detects: bool = False,
+    sampled: int = 0,  # held-out records that 100 tries show
+    curve: Sequence[int] = (0, 0, 0),  # held-out records that are recited after each of `STEPS`
+    reference: Sequence[int] | None = None,  # the same of another order
+    price: float | None = None,  # predicted for text
+    detects: bool = False,  # add the scores of windows
 ) -> pl.DataFrame:
-    """Outcomes with so many recited records, from item 1 on, and these mean losses.
-
-    Args:
-        dose: of all rows.
-        recited: split -> how many; 0 by default.
-        loss: split -> mean; 1 by default.
-        sampled: held-out records that 100 tries show.
-        rounded: held-out records that are recited at 4 bits.
-        curve: held-out records that are recited after each of `STEPS`.
-        reference: the same of another order.
-        price: predicted for text.
-        detects: add the scores of windows.
-    """
+    """Outcomes with so many recited records, from item 1 on, and these mean losses."""
     random = np.random.default_rng(round(1000 * dose))
     noise = random.normal(0, 0.002, N)
     rows: list[tuple[object, ...]] = []
@@ -80,7 +65,7 @@ def outcomes(
     if price is not None:
         add("dose", 0, "", "text", "price", price + noise)
     add("sampling", 100, "", "forget_held_out", "extractable", hits(sampled))
-    add("int4", 4, "", "forget_held_out", "recited", hits(rounded))
+    add("int4", 4, "", "forget_held_out", "recited", hits(0))
     for variant, heights in (("", curve), ("reference", reference)):
         for step, height in zip(STEPS, heights or (), strict=bool(heights)):
             add("relearning", step, variant, "forget_held_out", "recited", hits(height))
@@ -110,27 +95,31 @@ def methods() -> Mapping[str, pl.DataFrame]:
     }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def found(methods: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    return measured("m", methods)
+
+
 def only(frame: pl.DataFrame, **wanted: object) -> dict[str, object]:
     found = frame.filter(**wanted)
     assert found.height == 1, found
     return found.row(0, named=True)
 
 
-def test_what_is_kept_and_what_it_costs(methods: Mapping[str, pl.DataFrame]) -> None:
-    found = mitigations(measured("m", methods))
-    tables._check(found, "x", MITIGATIONS)
-    kept = only(found, method="kfac", split="keep_held_out", metric="kept")
+def test_what_is_kept_and_what_it_costs(found: pl.DataFrame) -> None:
+    made = mitigations(found)
+    tables._check(made, "x", MITIGATIONS)
+    kept = only(made, method="kfac", split="keep_held_out", metric="kept")
     assert (kept["value"], kept["n"]) == (52 / 79, 79)  # of those recited before
     assert kept["low"] < 52 / 79 < kept["high"]
-    assert only(found, method="kfac", split="keep_held_out", metric="recited")["value"] == 52 / 80
-    change = only(found, method="kfac", split="text", metric="loss_change")
+    assert only(made, method="kfac", split="keep_held_out", metric="recited")["value"] == 52 / 80
+    change = only(made, method="kfac", split="text", metric="loss_change")
     assert change["value"] == pytest.approx(0.1, abs=2e-3)
     assert change["low"] <= change["value"] <= change["high"]
-    assert found.filter(method="none", metric="loss_change").is_empty()
-    assert only(found, method="kfac", split="text", metric="price")["value"] == pytest.approx(
-        0.101, abs=1e-3
-    )
-    assert found.filter(method="twin")["chosen"].all()
+    assert made.filter(method="none", metric="loss_change").is_empty()
+    price = only(made, method="kfac", split="text", metric="price")
+    assert price["value"] == pytest.approx(0.101, abs=1e-3)
+    assert made.filter(method="twin")["chosen"].all()
 
 
 def test_kept_rows_are_matched_by_their_loss_before(methods: Mapping[str, pl.DataFrame]) -> None:
@@ -145,56 +134,37 @@ def test_kept_rows_are_matched_by_their_loss_before(methods: Mapping[str, pl.Dat
     for wanted in sorted(held_out["value"].to_list()):
         taken.append(min(left, key=lambda item: abs(left[item] - wanted)))
         del left[taken[-1]]
-    matched = only(
-        mitigations(measured("m", {**methods, "none": none})),
-        method="kfac", split="keep_matched", metric="kept",
-    )  # fmt: skip
+    made = mitigations(measured("m", {**methods, "none": none}))
+    matched = only(made, method="kfac", split="keep_matched", metric="kept")
     assert (matched["value"], matched["n"]) == (sum(item <= 52 for item in taken) / 20, 20)
 
 
-@pytest.mark.parametrize(
-    ("method", "verdict"),
-    [
-        ("none", "untouched"),
-        ("random", "untouched"),
-        ("kfac", "removed"),
-        ("coherent", "hidden"),
-        ("twin", "removed"),
-        ("balanced-subnet", "untouched"),
-    ],
-)
-def test_the_verdict_of_all_probes(
-    methods: Mapping[str, pl.DataFrame], method: str, verdict: str
-) -> None:
-    found = durability(measured("m", methods))
-    tables._check(found, "x", DURABILITY)
-    assert only(found, method=method, probe="all")["verdict"] == verdict
-
-
-def test_probes_one_by_one(methods: Mapping[str, pl.DataFrame]) -> None:
-    found = durability(measured("m", methods))
-    sampled = only(found, method="coherent", probe="sampling")
+def test_the_verdicts_of_all_probes_and_of_each(found: pl.DataFrame) -> None:
+    probed = durability(found)
+    tables._check(probed, "x", DURABILITY)
+    untouched = dict.fromkeys(("none", "random", "balanced-subnet"), "untouched")
+    expected = {**untouched, "kfac": "removed", "twin": "removed", "coherent": "hidden"}
+    told = {method: only(probed, method=method, probe="all")["verdict"] for method in expected}
+    assert told == expected
+    sampled = only(probed, method="coherent", probe="sampling")
     assert (sampled["value"], sampled["verdict"], sampled["n"]) == (74 / 79, "hidden", 79)
-    assert only(found, method="coherent", probe="int4")["verdict"] == "removed"
-    assert only(found, method="identity", probe="sampling")["verdict"] == "undecided"  # 12 of 79
-    assert found.filter(method="twin", variant="reference").is_empty()
-    area = only(found, method="coherent", probe="relearning", variant="area")
+    assert only(probed, method="coherent", probe="int4")["verdict"] == "removed"
+    assert only(probed, method="identity", probe="sampling")["verdict"] == "undecided"  # 12 of 79
+    assert probed.filter(method="twin", variant="reference").is_empty()
+    area = only(probed, method="coherent", probe="relearning", variant="area")
     steps = np.log1p(STEPS)
     heights = (np.array((6, 60, 76)) - np.array((0, 0, 2))) / 79
-    expected = sum((heights[i] + heights[i + 1]) / 2 * (steps[i + 1] - steps[i]) for i in (0, 1))
-    assert area["value"] == pytest.approx(expected / steps[-1])
+    whole = sum((heights[i] + heights[i + 1]) / 2 * (steps[i + 1] - steps[i]) for i in (0, 1))
+    assert area["value"] == pytest.approx(whole / steps[-1])
     assert area["verdict"] == "hidden"
 
 
-def test_without_a_twin_what_is_relearned_is_not_called_removed(
-    methods: Mapping[str, pl.DataFrame],
-) -> None:
+def test_without_a_twin_relearning_is_undecided(methods: Mapping[str, pl.DataFrame]) -> None:
     """All come back in one step of fine-tuning, and by no other probe; or none do."""
     again = {"returns": (0, MOST, MOST), "stays": (0, 0, 0)}
     edited = {name: outcomes(0.5, {}, {}, curve=curve) for name, curve in again.items()}
-    found = durability(
-        measured("m", {name: methods[name] for name in ("none", "coherent")} | edited)
-    )
+    known = {name: methods[name] for name in ("none", "coherent")}
+    found = durability(measured("m", known | edited))
     verdicts = {name: only(found, method=name, probe="all")["verdict"] for name in edited}
     assert verdicts == {"returns": "undecided", "stays": "removed"}
     assert only(found, method="returns", variant="area")["verdict"] == "undecided"
@@ -239,10 +209,10 @@ def test_the_area_under_the_curve_claims_no_certainty() -> None:
         assert often[end] == pytest.approx(plain[end])
 
 
-def test_claims(methods: Mapping[str, pl.DataFrame]) -> None:
-    found = claims(measured("m", methods))
-    tables._check(found, "x", CLAIMS)
-    by_contrast = dict(zip(found["contrast"], found["verdict"], strict=True))
+def test_claims(found: pl.DataFrame) -> None:
+    made = claims(found)
+    tables._check(made, "x", CLAIMS)
+    by_contrast = dict(made.select("contrast", "verdict").iter_rows())
     assert by_contrast["noise minus kfac: loss of unseen text"] == "supported"
     assert by_contrast["identity minus kfac: loss of unseen text"] == "contradicted"
     assert by_contrast["coherent minus a tenth of kfac: loss of unseen text"] == "supported"
@@ -251,15 +221,13 @@ def test_claims(methods: Mapping[str, pl.DataFrame]) -> None:
     # BalancedSubnet removes nothing, so nothing is compared at equal recitation
     assert by_contrast["kfac minus balanced-subnet: loss of unseen text"] == "undecided"
     # five doses change the loss by .01 or more; noise and balanced-subnet are mispriced
-    priced = only(found, claim="C")
+    priced = only(made, claim="C")
     assert (priced["value"], priced["n"], priced["verdict"]) == (3 / 5, 5, "undecided")
     assert by_contrast["flat share: recited records against unseen records"] == "contradicted"
     assert by_contrast["flat share: recited records against unseen text"] == "supported"
 
 
-def test_records_of_other_kinds_do_not_move_the_area_under_the_curve(
-    methods: Mapping[str, pl.DataFrame],
-) -> None:
+def test_records_to_keep_do_not_move_the_area(methods: Mapping[str, pl.DataFrame]) -> None:
     """A score that is low for the kinds to keep says nothing of the memory of those to forget."""
     kept = pl.col("split").str.starts_with("keep") & (pl.col("metric") == "flat_share")
     moved = methods["none"].with_columns(pl.when(kept).then(-9.0).otherwise("value").alias("value"))
@@ -271,19 +239,17 @@ def test_records_of_other_kinds_do_not_move_the_area_under_the_curve(
     assert areas[0]["value"][0] == pytest.approx(0.5, abs=0.1)
 
 
-def test_the_page_shows_every_method_and_verdict(
-    methods: Mapping[str, pl.DataFrame], tmp_path: Path
-) -> None:
-    made = {name: make(measured("m", methods)) for name, (make, _) in TABLES.items()}
+def test_the_page_shows_every_method_and_verdict(found: pl.DataFrame, tmp_path: Path) -> None:
+    made = {name: make(found) for name, (make, _) in TABLES.items()}
     for name, table in made.items():
         tables.write(table, tmp_path / f"{name}.parquet", TABLES[name][1], {})
     page = tmp_path / "mitigations.html"
     write_page("arena", tmp_path, page)
-    html = page.read_text(encoding="utf-8")
-    document = fromstring(html)
+    document = fromstring(page.read_text(encoding="utf-8"))
     costs, durable, settled = document.xpath("//table")
     cells = [[td.text_content() for td in row.xpath("th|td")] for row in costs.xpath(".//tr")]
-    assert [row[0].split()[0] for row in cells[1:]] == list(methods)
+    methods = found["method"].unique(maintain_order=True).to_list()
+    assert [row[0].split()[0] for row in cells[1:]] == methods
     unreached = {row[0].split()[0] for row in cells[1:] if "†" in row[0]}
     assert unreached == {"random", "balanced-subnet"}
     kfac = next(row for row in cells if row[0] == "kfac")
@@ -294,9 +260,8 @@ def test_the_page_shows_every_method_and_verdict(
         for row in durable.xpath(".//tbody/tr")
     }
     overall = made["durability"].filter(probe="all")
-    assert verdicts == dict(zip(overall["method"], overall["verdict"], strict=True))
+    assert verdicts == dict(overall.select("method", "verdict").iter_rows())
     assert len(settled.xpath(".//tbody/tr")) == made["mitigation_claims"].height
     assert len(document.xpath("//svg")) == 2
-    again = tmp_path / "again.html"
-    write_page("arena", tmp_path, again)
-    assert again.read_bytes() == page.read_bytes()
+    write_page("arena", tmp_path, tmp_path / "again.html")
+    assert (tmp_path / "again.html").read_bytes() == page.read_bytes()

@@ -1,7 +1,5 @@
 """The probes of durability, and what is measured of an edited model."""
 
-from __future__ import annotations
-
 import copy
 import math
 
@@ -24,7 +22,6 @@ from pipeline.measure.durability import (
 )
 from pipeline.measure.mitigated import detectors, outcomes, price
 from pipeline.mitigations.matrices import last_matrices, mlp_matrices
-from pipeline.mitigations.methods import METHODS, edited
 from pipeline.mitigations.rows import Rows, log_probs, recited
 from pipeline.mitigations.subject import HELD_OUT, SEEN, Part, Parts, halved, study_parts
 from pipeline.samples.frame import samples_frame
@@ -46,9 +43,6 @@ def parts_of(world: World) -> Parts:
         "text": part(world.plain, 0),
     }
     return Parts(splits, world.plain.tokens)
-
-
-# ------------------------------------------------------------------------------ rounding
 
 
 @pytest.mark.parametrize("bits", FORMATS)
@@ -77,14 +71,10 @@ def test_a_rounded_model_keeps_embeddings_and_norms(world: World) -> None:
     assert all(v.equal(before[name]) for name, v in world.model.named_parameters())
 
 
-# ---------------------------------------------------------------------------- relearning
-
-
 def test_relearning_is_plain_fine_tuning(world: World) -> None:
     """The same as AdamW on transformers' own loss, with the rows in the same order."""
     rows, seen = world.forget[:6], dict[int, float]()
-    write = METHODS["wanda"].prepare(world.model, world.forget, world.keep, 0)
-    start = edited(world.model, write, 0.1)
+    start = world.edited("wanda", 0.1)
     before = copy.deepcopy(start.state_dict())
     for step, model in relearned(start, rows, 3, (0, 1, 3)):
         seen[step] = float(model.model.layers[0].mlp.up_proj.weight.detach().sum())
@@ -101,13 +91,9 @@ def test_relearning_is_plain_fine_tuning(world: World) -> None:
     assert seen == pytest.approx({step: expected[step] for step in (0, 1, 3)}, abs=1e-4)
 
 
-# -------------------------------------------------------------------------------- probes
-
-
 def test_every_probe_of_an_edit_and_of_its_undoing(world: World) -> None:
     parts = parts_of(world)
-    write = METHODS["wanda"].prepare(world.model, world.forget, world.keep, 0)
-    changed = edited(world.model, write, 0.1)
+    changed = world.edited("wanda", 0.1)
     found = probes(changed, parts, 0, world.model, reference=True)
     held_out = parts.splits[HELD_OUT]
     assert found["split"].unique().to_list() == [HELD_OUT]
@@ -137,8 +123,7 @@ def test_every_probe_of_an_edit_and_of_its_undoing(world: World) -> None:
 
 
 def test_an_identity_edit_is_undone_with_its_added_biases(world: World) -> None:
-    write = METHODS["block-identity"].prepare(world.model, world.forget, world.keep, 0)
-    changed = edited(world.model, write, 2)
+    changed = world.edited("block-identity", 2)
     assert len(list(changed.parameters())) > len(list(world.model.parameters()))
     tokens = world.forget.tokens
     with torch.no_grad():
@@ -170,9 +155,6 @@ def test_one_token_changes_in_every_row_of_texts_that_repeat_a_few_tokens() -> N
     assert (one != rows.tokens).sum(1).tolist() == [1] * 20
 
 
-# ------------------------------------------------------------------- outcomes and the price
-
-
 def test_outcomes_by_row(world: World) -> None:
     found = outcomes(world.model, parts_of(world))
     assert "recited" not in set(found.filter(pl.col("split") == "text")["metric"])
@@ -185,8 +167,7 @@ def test_outcomes_by_row(world: World) -> None:
 def test_the_price_of_a_small_step_is_what_is_measured(world: World) -> None:
     """By formula at a step so small that two orders suffice, with the labels' expectation exact."""
     rows = Rows(world.plain.tokens, 1)
-    write = METHODS["random"].prepare(world.model, world.forget, world.keep, 0)
-    changed = edited(world.model, write, 0.35)
+    changed = world.edited("random", 0.35)
     drawn = torch.stack([price(world.model, changed, rows, seed) for seed in range(20)]).mean()
     weights = dict(world.model.named_parameters())
     sides = []
@@ -213,18 +194,11 @@ def test_detectors_by_hand(world: World) -> None:
     with torch.no_grad():
         log_p = world.model(input_ids=row).logits.log_softmax(-1)[0]
     tokens = sorted(float(log_p[t - 1, row[0, t]]) for t in range(P, T))
-    first = {
-        r["metric"]: r["value"]
-        for r in found.iter_rows(named=True)
-        if r["split"] == SEEN and r["item"] == 0
-    }
+    first = dict(found.filter(split=SEEN, item=0).select("metric", "value").iter_rows())
     assert first["likelihood"] == pytest.approx(math.fsum(tokens) / len(tokens), abs=1e-5)
     assert first["min_k"] == pytest.approx(sum(tokens[:2]) / 2, abs=1e-5)  # a fifth of eight
     assert 0 < first["flat_share"] < 1
     assert len(mlp_matrices(world.model)) == 3 * len(last_matrices(world.model))
-
-
-# --------------------------------------------------------------------------------- halves
 
 
 def samples(count: int = 40) -> pl.DataFrame:

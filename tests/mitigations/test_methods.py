@@ -1,35 +1,25 @@
 """Every method against its definition, on models of two blocks."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from pipeline.mitigations import curvature, descent, schema, weights
 from pipeline.mitigations.matrices import last_matrices, mean_inputs, mlp_matrices
 from pipeline.mitigations.methods import HALVINGS, METHODS, chosen_dose, edited, lowered
-from pipeline.mitigations.rows import BATCH, Rows, Write, log_probs, margins, recited
+from pipeline.mitigations.rows import BATCH, Rows, log_probs, margins, recited
 from tests.mitigations.conftest import P, T, World, nll, two_blocks
 
 
-def share(model: PreTrainedModel, rows: Rows) -> float:
-    return float(recited(model, rows).float().mean())
-
-
-# ------------------------------------------------------------------------------- rows
-
-
 def test_recited_is_what_greedy_decoding_gives(world: World) -> None:
-    model = edited(
-        world.model, METHODS["wanda"].prepare(world.model, world.forget, world.keep, 0), 0.05
-    )
+    model = world.edited("wanda", 0.05)
     rows = Rows(torch.cat([world.forget.tokens, world.keep.tokens]), P)
     written = model.generate(
         rows.tokens[:, :P], max_new_tokens=T - P, do_sample=False, eos_token_id=None, pad_token_id=0
@@ -49,9 +39,6 @@ def test_scores_of_rows(world: World) -> None:
         others = [float(x) for v, x in enumerate(logits[row, token - 1]) if v != right]
         expected = float(logits[row, token - 1, right]) - max(others)
         assert float(margin[row, token - P]) == pytest.approx(expected, abs=1e-4)
-
-
-# -------------------------------------------------------------------------- all methods
 
 
 def test_the_names_of_the_schema_are_the_methods() -> None:
@@ -78,14 +65,14 @@ def test_a_method_leaves_its_model_and_a_dose_of_zero_leaves_all(name: str, worl
     assert type(first) is type(world.model)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["neurons-activation", "neurons-gradients", "neurons-mask", "wanda", "obd", "balanced-subnet"],
-)
+NEURONS = ("neurons-activation", "neurons-gradients", "neurons-mask")
+WEIGHTS = ("wanda", "obd", "balanced-subnet")
+
+
+@pytest.mark.parametrize("name", [*NEURONS, *WEIGHTS])
 def test_zeroed_as_many_as_the_dose_says(name: str, world: World) -> None:
-    write = METHODS[name].prepare(world.model, world.forget, world.keep, 0)
-    changed = edited(world.model, write, 0.25)
-    if name.startswith("neurons"):
+    changed = world.edited(name, 0.25)
+    if name in NEURONS:
         columns = torch.cat([m.weight.abs().sum(0) for m in last_matrices(changed)])
         assert int((columns == 0).sum()) == 32  # of 2 times 64
     else:
@@ -93,17 +80,8 @@ def test_zeroed_as_many_as_the_dose_says(name: str, world: World) -> None:
             assert int((matrix.weight == 0).sum()) == matrix.weight.numel() // 4
 
 
-SELECTIVE = {
-    "neurons-activation": 0.1,
-    "neurons-gradients": 0.1,
-    "neurons-mask": 0.1,
-    "wanda": 0.03,
-    "obd": 0.03,
-    "balanced-subnet": 0.03,
-    "coherent": 0.1,
-    "gradient-difference": 10,
-    "npo": 10,
-}
+SELECTIVE = dict.fromkeys((*NEURONS, "coherent"), 0.1) | dict.fromkeys(WEIGHTS, 0.03)
+SELECTIVE |= {"gradient-difference": 10, "npo": 10}
 
 
 @pytest.mark.parametrize("name", SELECTIVE)
@@ -123,38 +101,31 @@ def test_shuffled_rows_make_a_method_useless(name: str, world: World) -> None:
     assert harm(world.keep, world.forget) < -0.1
 
 
-# --------------------------------------------------------------------------- by definition
+@contextmanager
+def one_weight_a_position(module: nn.Module, tokens: Tensor) -> Iterator[Tensor]:
+    """The module with a weight of its own for each position of the tokens: (B, T, O, I)."""
+    own = module.weight.detach().repeat(*tokens.shape, 1, 1).requires_grad_()
+    forward, module.forward = module.forward, lambda x: torch.einsum("btoi,bti->bto", own, x)
+    yield own
+    module.forward = forward
 
 
 def test_coupled_factors_are_the_partial_traces_of_the_fisher() -> None:
+    """The Fisher is the sum of vec(G) vec(G)ᵀ, each G the gradient by the weight of a position."""
     model = two_blocks().double()
     tokens = torch.randint(0, 48, (2, 6), generator=torch.Generator().manual_seed(1))
     labels = torch.randint(0, 48, (2, 5), generator=torch.Generator().manual_seed(2))
     matrices = mlp_matrices(model)
     found = curvature.factors(model, matrices, tokens, labels)
     for at in (0, 2, 5):
-        a_side, g_side = _brute_force(model, at, tokens, labels)
-        for made, expected in zip(found[at], (a_side, g_side), strict=True):
+        with one_weight_a_position(matrices[at].module, tokens) as own:
+            logits = model(input_ids=tokens).logits[:, :-1]
+        loss = -logits.log_softmax(-1).gather(-1, labels[..., None]).sum()
+        [gradients] = torch.autograd.grad(loss, own)
+        fisher = torch.einsum("btoi,btpj->oipj", gradients, gradients)
+        traces = torch.einsum("oioj->ij", fisher), torch.einsum("oipi->op", fisher)
+        for made, expected in zip(found[at], traces, strict=True):
             assert float((made - expected).norm() / expected.norm()) < 1e-4
-
-
-def _brute_force(
-    model: PreTrainedModel, at: int, tokens: Tensor, labels: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Partial traces of the sum of vec(G) vec(G)ᵀ, each G from a weight of one position alone."""
-    module = mlp_matrices(model)[at].module
-    rows, length = tokens.shape
-    own = module.weight.detach().repeat(rows, length, 1, 1).requires_grad_()
-    forward, module.forward = (
-        module.forward,
-        lambda x: torch.einsum("btoi,bti->bto", own, x),
-    )
-    logits = model(input_ids=tokens).logits[:, :-1]
-    loss = -logits.log_softmax(-1).gather(-1, labels[..., None]).sum()
-    (gradients,) = torch.autograd.grad(loss, own)
-    module.forward = forward
-    fisher = torch.einsum("btoi,btpj->oipj", gradients, gradients)
-    return torch.einsum("oioj->ij", fisher), torch.einsum("oipi->op", fisher)
 
 
 def test_the_flat_block_is_deleted_and_nothing_else() -> None:
@@ -198,10 +169,7 @@ def test_every_row_counts_once_in_the_factors(world: World) -> None:
 
 @pytest.mark.parametrize("name", ["noise", "random"])
 def test_noise_has_the_norm_and_the_number_of_the_deletion(name: str, world: World) -> None:
-    parts = {
-        each: _changes(world.model, METHODS[each].prepare(world.model, world.forget, world.keep, 0))
-        for each in (name, "kfac")
-    }
+    parts = {each: _changes(world.edited(each, 0.5), world.model) for each in (name, "kfac")}
     for made, deleted in zip(parts[name], parts["kfac"], strict=True):
         assert float(made.norm()) == pytest.approx(float(deleted.norm()), rel=1e-4)
         assert float((made - deleted).norm()) > float(deleted.norm()) / 2
@@ -210,17 +178,15 @@ def test_noise_has_the_norm_and_the_number_of_the_deletion(name: str, world: Wor
             assert int((made != 0).sum()) == math.prod(sides)
 
 
-def _changes(model: PreTrainedModel, write: Write) -> list[Tensor]:
-    changed = mlp_matrices(edited(model, write, 0.5))
-    return [
-        (a.weight - b.weight).detach() for a, b in zip(changed, mlp_matrices(model), strict=True)
-    ]
+def _changes(changed: PreTrainedModel, model: PreTrainedModel) -> list[Tensor]:
+    pairs = zip(mlp_matrices(changed), mlp_matrices(model), strict=True)
+    return [(a.weight - b.weight).detach() for a, b in pairs]
 
 
 def test_the_coherent_step_lowers_the_margins_within_the_flat_block(world: World) -> None:
     write = curvature.coherent(world.model, world.forget, world.keep, 0)
     matrices = mlp_matrices(world.model)
-    steps = _changes(world.model, lambda copy, _: write(copy, 1e-4))
+    steps = _changes(edited(world.model, write, 1e-4), world.model)
     whole = math.sqrt(sum(float(m.weight.detach().square().sum()) for m in matrices))
     assert math.sqrt(sum(float(s.square().sum()) for s in steps)) == pytest.approx(
         1e-4 * whole, rel=1e-2
@@ -245,13 +211,9 @@ def test_wanda_and_obd_by_loops(world: World) -> None:
     hook.remove()
     scored = seen[0][:, P - 1 : -1].flatten(0, 1)
     assert torch.allclose(squares[2], scored.square().mean(0), rtol=1e-4)
-    # the weight of one position at a time
-    module = matrices[2].module
-    own = module.weight.detach().repeat(*rows.tokens.shape, 1, 1).requires_grad_()
-    forward, module.forward = module.forward, lambda x: torch.einsum("btoi,bti->bto", own, x)
-    loss = -log_probs(world.model, rows).sum()
+    with one_weight_a_position(matrices[2].module, rows.tokens) as own:
+        loss = -log_probs(world.model, rows).sum()
     total = torch.autograd.grad(loss, own)[0].square().sum((0, 1)) / (3 * (T - P))
-    module.forward = forward
     assert torch.allclose(fisher[2], total, rtol=1e-3, atol=1e-9)
 
 
@@ -285,9 +247,6 @@ def test_matrices_of_gpt2_are_oriented_alike() -> None:
     for name in ("kfac", "coherent", "balanced-subnet", "wanda"):
         write = METHODS[name].prepare(model, rows, rows, 0)
         assert nll(edited(model, write, 0.3), rows) != nll(model, rows)
-
-
-# ---------------------------------------------------------------------------- the dose
 
 
 def falling(threshold: float) -> Callable[[float], float]:

@@ -1,7 +1,5 @@
 """A whole study of mitigations in miniature: stages, page, an export, and a folder's probes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import nullcontext
 from copy import deepcopy

@@ -27,15 +27,7 @@ def identity_weights(
 ) -> Iterator[Any]:
     """Give the edited blocks or heads a matrix of ones and zeros as attention weights.
 
-    Args:
-        model: a stock model of a family that uses the AttentionInterface.
-        intervention: with the edits ``identity`` and ``heads`` alone.
-
-    Yields:
-        The same model.
-
-    Raises:
-        AssertionError: another edit, or a model whose blocks did not all call the function.
+    The edits are `identity` and `heads` alone, and all blocks of the model must call the function.
     """
     assert set(intervention.edits.values()) <= {"identity", "heads"}
     called = set()

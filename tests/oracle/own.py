@@ -8,28 +8,20 @@ Shapes: B rows, T positions, F numbers at a site, H heads, K key-value heads, E 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pipeline.interventions.edits import rule_of
+from pipeline.interventions.interventions import Edit
 from tests.oracle import plain
 
-
-@dataclass(frozen=True)
-class Asked:
-    """One edit: a function at a site of a block, limited to heads, neurons and positions."""
-
-    block: int
-    site: str
-    function: Callable[[Any], Tensor]
-    heads: Sequence[int] = ()
-    neurons: Sequence[int] = ()
-    positions: str | None = None
+Placed = tuple[int, Edit]
+"""A block and its edit: a function at a site, limited to heads, neurons and positions."""
 
 
 def columns(model: Any, what: str) -> tuple[str, list[int]]:
@@ -49,28 +41,29 @@ def columns(model: Any, what: str) -> tuple[str, list[int]]:
     return f"{what[0]}_proj", []
 
 
-def place(model: Any, asked: Asked) -> tuple[Any, bool, list[int] | None]:
+def place(model: Any, placed: Placed) -> tuple[Any, bool, list[int] | None]:
     """The module at a site, whether its input is the site, and its columns."""
-    part = plain.parts(model)[asked.block]
-    if asked.site in ("query", "key", "value"):
-        name, of = columns(model, asked.site)
+    block, edit = placed
+    part, site = plain.parts(model)[block], rule_of(edit.name).site
+    if site in ("query", "key", "value"):
+        name, of = columns(model, site)
         if not name:
             return part.source, False, of
         holder = next(m for m in part.block.modules() if part.source in m.children())
         return getattr(holder, name), False, None
-    if asked.heads and asked.site == "attention":
+    if edit.heads and site == "attention":
         return part.context, True, None
-    if asked.neurons and asked.site == "mlp":
+    if edit.neurons and site == "mlp":
         return part.mlp, True, None
     modules = {
         "context": part.context, "attention": part.output, "mlp": part.mlp, "block": part.block,
     }  # fmt: skip
-    return modules[asked.site], asked.site == "context", None
+    return modules[site], site == "context", None
 
 
-def seen(model: Any, tokens: Tensor, asked: Asked) -> Tensor:
+def seen(model: Any, tokens: Tensor, placed: Placed) -> Tensor:
     """The values (B, T, F) at a site of the unmodified model."""
-    module, entering, of = place(model, asked)
+    module, entering, of = place(model, placed)
     kept: list[Tensor] = []
 
     def keep(_module: Any, args: Any, returned: Any) -> None:
@@ -83,24 +76,13 @@ def seen(model: Any, tokens: Tensor, asked: Asked) -> Tensor:
     return kept[0] if of is None else kept[0][..., of]
 
 
-@contextmanager
-def edited(
-    model: Any, shape: Any, start: int, edits: Sequence[Asked], means: Mapping[int, Tensor],
-    others: Mapping[int, Tensor],
-) -> Iterator[None]:  # fmt: skip
-    """Hooks that carry out the edits on texts of this shape (B, T), suffixes from `start`."""
-    with ExitStack() as stack:
-        for number, asked in enumerate(edits):
-            for handle in _hooks(model, shape, start, asked, means.get(number), others.get(number)):
-                stack.callback(handle.remove)
-        yield
-
-
 def _hooks(
-    model: Any, shape: Any, start: int, asked: Asked, mean: Tensor | None, other: Tensor | None
+    model: Any, shape: Any, start: int, placed: Placed, mean: Tensor, other: Tensor | None
 ) -> Iterator[Any]:
-    part = plain.parts(model)[asked.block]
-    module, entering, of = place(model, asked)
+    """Register what carries out an edit on texts of this shape (B, T), suffixes from `start`."""
+    block, edit = placed
+    part, heads, neurons = plain.parts(model)[block], edit.heads or (), edit.neurons or ()
+    module, entering, of = place(model, placed)
     here = SimpleNamespace(mean=mean, other=other)
 
     def project(mixed: Tensor) -> Tensor:
@@ -118,21 +100,17 @@ def _hooks(
         whole = passing.reshape(*shape, -1).clone()
         here.now = (whole if of is None else whole[..., of]).clone()
         before, here.project = here.now.clone(), project
-        made = asked.function(here).clone()
-        size = made.shape[-1] // model.config.num_attention_heads if asked.heads else 1
-        for column in range(made.shape[-1]) if asked.heads or asked.neurons else ():
-            if column // size not in (*asked.heads, *asked.neurons):
+        made = rule_of(edit.name).apply(here).clone()
+        size = made.shape[-1] // part.heads if heads else 1
+        for column in range(made.shape[-1]) if heads or neurons else ():
+            if column // size not in (*heads, *neurons):
                 made[..., column] = before[..., column]
         for position in range(shape[1]):
             kept = {"prefix": position < start, "suffix": position >= start}
             kept["last"] = position == start - 1
-            if asked.positions and not kept[asked.positions]:
-                made = made.clone()
+            if edit.positions and not kept[edit.positions]:
                 made[:, position] = before[:, position]
-        if of is None:
-            whole = made
-        else:
-            whole[..., of] = made
+        whole[..., slice(None) if of is None else of] = made
         return whole.reshape(passing.shape)
 
     def returned(_module: Any, _args: Any, made: Any) -> Any:
@@ -151,31 +129,29 @@ def complete(
     model: Any,
     tokens: Tensor,
     length: int,
-    edits: Sequence[Asked],
+    edits: Sequence[Placed],
     other: Callable[[Tensor], tuple[Any, Tensor]] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The greedy continuation (B, S), its margins, and log p of the true suffix, summed (B,).
 
-    Args:
-        model: a stock model of one of `plain.FAMILIES`.
-        tokens: (B, P+S).
-        length: S.
-        edits: carried out together.
-        other: the tokens that are read -> the model and the tokens of `here.other`.
+    The edits are carried out together. `other` gives, for the tokens that are read, the model and
+    the tokens of `here.other`.
     """
     stop = model.generation_config.eos_token_id
     never = [] if stop is None else [stop] if isinstance(stop, int) else stop
     start = tokens.shape[1] - length
-    means = {}
-    for number, asked in enumerate(edits):
-        means[number] = seen(model, tokens, asked).double().mean((0, 1)).float()
+    means = [seen(model, tokens, placed).double().mean((0, 1)).float() for placed in edits]
 
     def logits(text: Tensor) -> Tensor:
         others = {}
-        for number, asked in enumerate(edits) if other else ():
+        for number, placed in enumerate(edits) if other else ():
             source, read = other(text)
-            others[number] = seen(source, read, asked).expand(len(text), -1, -1)
-        with edited(model, text.shape, start, edits, means, others):
+            others[number] = seen(source, read, placed).expand(len(text), -1, -1)
+        with ExitStack() as stack:
+            for number, placed in enumerate(edits):
+                given = means[number], others.get(number)
+                for handle in _hooks(model, text.shape, start, placed, *given):
+                    stack.callback(handle.remove)
             made: Tensor = model(input_ids=text, use_cache=False).logits.float()
         return made
 

@@ -36,9 +36,8 @@ def _separate(x: Tensor, config: Any) -> Tensor:
 
 
 def _clipped(x: Tensor, config: Any) -> Tensor:
-    return _separate(
-        x if config.clip_qkv is None else x.clamp(-config.clip_qkv, config.clip_qkv), config
-    )
+    clip = config.clip_qkv
+    return _separate(x.clamp(-clip, clip) if clip else x, config)
 
 
 def _by_head(x: Tensor, config: Any) -> Tensor:
@@ -75,36 +74,27 @@ def _falcon(x: Tensor, config: Any) -> Tensor:
 
 
 class Names(NamedTuple):
-    """Where a family has the modules of a block.
+    """Where a family has the modules of a block: their paths in the block, but for the first."""
 
-    Args:
-        blocks: path of the list of blocks in the model; the others are paths in a block.
-        source: the module whose output holds the values.
-        values: picks them from it, (B, T, …) to (B, T, H E), as the output projection takes them.
-        context: the module that receives the mixed values.
-        output: the output projection.
-        mlp: the MLP's last matrix; none in a mixture of experts.
-    """
+    blocks: str  # path of the list of blocks in the model
+    source: str  # the module whose output holds the values
+    values: Callable[[Tensor, Any], Tensor]  # picks them, (B, T, …) to (B, T, H E)
+    context: str  # the module that receives the mixed values
+    output: str  # the output projection
+    mlp: str | None  # the last matrix of the MLP; none in a mixture of experts
 
-    blocks: str
-    source: str
-    values: Callable[[Tensor, Any], Tensor]
-    context: str
-    output: str
-    mlp: str | None
+
+def _fused(blocks: str, attention: str) -> Names:
+    """The names of a family whose queries, keys and values are one projection, head by head."""
+    output = f"{attention}.dense"
+    source = f"{attention}.query_key_value"
+    return Names(blocks, source, _by_head, output, output, "mlp.dense_4h_to_h")
 
 
 _LLAMA = Names(
     "model.layers", "self_attn.v_proj", _separate, *["self_attn.o_proj"] * 2, "mlp.down_proj"
 )
-_NEOX = Names(
-    "gpt_neox.layers", "attention.query_key_value", _by_head, *["attention.dense"] * 2,
-    "mlp.dense_4h_to_h",
-)  # fmt: skip
-_BLOOM = Names(
-    "transformer.h", "self_attention.query_key_value", _by_head, *["self_attention.dense"] * 2,
-    "mlp.dense_4h_to_h",
-)  # fmt: skip
+_BLOOM = _fused("transformer.h", "self_attention")
 _OPT = Names(
     "model.decoder.layers", "self_attn.v_proj", _separate, *["self_attn.out_proj"] * 2, "fc2"
 )
@@ -128,16 +118,13 @@ FAMILIES: Mapping[str, Names] = {
         "transformer.h", "attn.attention.v_proj", _separate, *["attn.attention.out_proj"] * 2,
         "mlp.c_proj",
     ),
-    "gpt_neox": _NEOX,
+    "gpt_neox": _fused("gpt_neox.layers", "attention"),
     "gptj": Names("transformer.h", "attn.v_proj", _separate, *["attn.out_proj"] * 2, "mlp.fc_out"),
     "mixtral": _LLAMA._replace(mlp=None),
     "mpt": Names("transformer.blocks", "attn.Wqkv", _mpt, *["attn.out_proj"] * 2, "ffn.down_proj"),
     "olmo": _LLAMA._replace(values=_clipped),
     "opt": _OPT,
-    "persimmon": Names(
-        "model.layers", "self_attn.query_key_value", _by_head, *["self_attn.dense"] * 2,
-        "mlp.dense_4h_to_h",
-    ),
+    "persimmon": _fused("model.layers", "self_attn"),
     "phi": _LLAMA._replace(context="self_attn.dense", output="self_attn.dense", mlp="mlp.fc2"),
     "phi3": _LLAMA._replace(source="self_attn.qkv_proj", values=_phi3),
     "qwen3_moe": _LLAMA._replace(mlp=None),
@@ -152,10 +139,10 @@ class Parts(NamedTuple):
 
     block: nn.Module
     source: nn.Module
-    values: Callable[[Tensor], Tensor]
     context: nn.Module
     output: nn.Module
     mlp: nn.Module | None
+    values: Callable[[Tensor], Tensor]
     heads: int
 
 
@@ -165,11 +152,9 @@ def parts(model: Any) -> list[Parts]:
     return [
         Parts(
             block,
-            block.get_submodule(names.source),
-            lambda x: names.values(x, config),
-            block.get_submodule(names.context),
-            block.get_submodule(names.output),
+            *map(block.get_submodule, (names.source, names.context, names.output)),
             block.get_submodule(names.mlp) if names.mlp else None,
+            lambda x: names.values(x, config),
             config.num_attention_heads,
         )
         for block in model.get_submodule(names.blocks)
@@ -187,16 +172,7 @@ Edited = Callable[[Any, Intervention, Means], Any]
 
 @contextmanager
 def bypassed(model: Any, intervention: Intervention, means: Means | None = None) -> Iterator[Any]:
-    """Edit the intervention's blocks for as long as the context lasts.
-
-    Args:
-        model: a stock model of one of the `FAMILIES`.
-        intervention: the baseline changes nothing.
-        means: for the edits ``mean`` and ``mlp-mean``.
-
-    Yields:
-        The same model.
-    """
+    """Edit the intervention's blocks for as long as the context lasts; the baseline has none."""
     blocks = parts(model)
     with ExitStack() as stack:
         for block, edit in intervention.edits.items():
@@ -235,12 +211,6 @@ def _edit(part: Parts, intervention: Intervention, edit: str, mean: Tensor | Non
         signs = torch.randint(2, (width,), generator=generator) * 2 - 1
         return returned + change[..., order.to(change.device)] * signs.to(change)
 
-    def pass_zero(_module: Any, _args: Any, returned: Tensor) -> Tensor:
-        return torch.zeros_like(returned)
-
-    def pass_mean(_module: Any, _args: Any, returned: Tensor) -> Tensor:
-        return mean.to(returned).expand_as(returned).clone()  # type: ignore[union-attr]
-
     def pass_input(_module: Any, _args: Any, returned: Any) -> Any:
         entered = seen.pop("input")
         return (entered, *returned[1:]) if isinstance(returned, tuple) else entered
@@ -253,7 +223,11 @@ def _edit(part: Parts, intervention: Intervention, edit: str, mean: Tensor | Non
         yield part.block.register_forward_pre_hook(keep_input, with_kwargs=True)
         yield part.block.register_forward_hook(pass_input)
     else:
-        act = {"noise": pass_noise, "zero": pass_zero, "mean": pass_mean}[edit.removeprefix("mlp-")]
+        act = {
+            "noise": pass_noise,
+            "zero": lambda _m, _a, y: torch.zeros_like(y),
+            "mean": lambda _m, _a, y: mean.to(y).expand_as(y).clone(),
+        }[edit.removeprefix("mlp-")]
         module = part.mlp if edit.startswith("mlp-") else part.output
         yield module.register_forward_hook(act)  # type: ignore[union-attr]
 
@@ -278,11 +252,10 @@ def means_of(model: Any, interventions: Sequence[Intervention], tokens: Tensor |
         for block, edit in wanted:
             module = blocks[block].mlp if edit == "mlp-mean" else blocks[block].output
             keep = outputs[block, edit].append
-            stack.callback(
-                module.register_forward_hook(  # type: ignore[union-attr]
-                    lambda _m, _a, y, keep=keep: keep(y.flatten(0, -2).double().mean(0))
-                ).remove
+            hook = module.register_forward_hook(  # type: ignore[union-attr]
+                lambda _m, _a, y, keep=keep: keep(y.flatten(0, -2).double().mean(0))
             )
+            stack.callback(hook.remove)
         for row in rows:
             model(input_ids=row[None].to(model.device), use_cache=False)
     return {key: torch.stack(each).mean(0) for key, each in outputs.items()}
@@ -323,17 +296,7 @@ def complete(
     end-of-text tokens of `model.generation_config` are never chosen and cannot end a continuation;
     in everything teacher-forced they stay in the vocabulary.
 
-    Args:
-        model: in evaluation mode, on any device.
-        tokens: (N, P+S) int64; P and S at least 1.
-        suffix_length: S.
-        interventions: V of them.
-        batch_size: samples in one forward.
-        calibration_tokens: (C, T) int64, for the means; None: `tokens`.
-        edited: carries out an intervention.
-
-    Returns:
-        On the CPU, in the order of `interventions` and `tokens`.
+    Arguments and results are as the engine's; `edited` carries out an intervention.
     """
     calibration_tokens = tokens if calibration_tokens is None else calibration_tokens
     means = means_of(model, interventions, calibration_tokens)
@@ -406,19 +369,8 @@ def score(
     """The log-likelihood of each continuation given its context, by the plain loop.
 
     As lm-eval does it: what is longer than the model's context loses tokens on the left, and
-    padding stands on the right. Each request has a row of its own.
-
-    Args:
-        model: in evaluation mode, on any device.
-        requests: R pairs of a context and a continuation, token ids.
-        interventions: V of them.
-        batch_size: requests in one forward.
-        max_length: positions that the model may see; its own context length unless given.
-        calibration_tokens: (C, T) int64, for the means.
-        edited: carries out an intervention.
-
-    Returns:
-        On the CPU, in the order of `interventions` and `requests`.
+    padding stands on the right. Each request has a row of its own. Arguments and results are as the
+    engine's; `edited` carries out an intervention.
 
     Source: HFLM._loglikelihood_tokens of lm-eval 0.4.13; sums in float64, there float32.
     """

@@ -13,7 +13,6 @@ import gc
 import logging
 import multiprocessing
 import random
-import resource
 import sys
 import time
 from collections import defaultdict
@@ -36,6 +35,7 @@ from pipeline.interventions.readout import TOP, read
 from pipeline.interventions.wavefront import Engine, run
 from pipeline.measure.windows import Document, measure
 from pipeline.models.sites import anatomy
+from tests.faults.memory import high_water
 from tests.oracle import plain
 from tests.performance.common import (
     Shape,
@@ -70,16 +70,11 @@ NEOX, NEO = (Shape(family, 512, 6, heads=8, samples=32) for family in ("GPT-NeoX
 PYTHIA = Shape("GPT-NeoX", 768, 12, heads=12, samples=32)
 SMOLLM = Shape("Llama", 576, 30, heads=9, samples=8, vocabulary=49_152, groups=3, inner=1536)
 BILLION = Shape("GPT-NeoX", 2048, 24, heads=16, samples=2)
-SWEEPS = tuple(
-    (shape, trained, PAIRS if shape.width == 512 else 1)
-    for shape, trained in (
-        (NEOX, True), (NEO, True), (NEOX, False), (NEO, False), (PYTHIA, False), (SMOLLM, False),
-        (BILLION, False),
-    )
-)  # fmt: skip
+SWEEPS = (
+    *((shape, trained, PAIRS) for trained in (True, False) for shape in (NEOX, NEO)),
+    *((shape, False, 1) for shape in (PYTHIA, SMOLLM, BILLION)),
+)
 LARGER = (NEOX, 32), (PYTHIA, 8)  # samples for peak memory: as many as fill the engine's budget
-
-
 _SMALL = tuple(Shape(family, 512, 12, 8, samples=64) for family in ("GPT-NeoX", "GPT-Neo"))
 _BILLIONS = (
     Shape("GPT-NeoX", 2048, 24, 16, samples=64, label="Pythia 1.4B"),
@@ -331,16 +326,6 @@ def peak(engine: bool, shape: Shape, count: int) -> float:
     before = high_water()
     work(model, tokens, shape.suffix, interventions)
     return high_water() - before
-
-
-def high_water() -> float:
-    """The most memory (MB) that this process has taken so far."""
-    status = Path("/proc/self/status")
-    if not status.exists():  # macOS, in bytes
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
-    # not Linux's ru_maxrss, which begins with what the parent process had taken
-    line = next(each for each in status.read_text().splitlines() if each.startswith("VmHWM:"))
-    return int(line.split()[1]) / 1024
 
 
 def memory(shape: Shape, count: int) -> list[str]:

@@ -1,7 +1,4 @@
-"""What the benchmarks share: models to measure on, rivals in turns, tables.
-
-Imports the standard library, torch and transformers alone.
-"""
+"""What the benchmarks share: models to measure on, rivals in turns, tables."""
 
 from __future__ import annotations
 
@@ -28,37 +25,21 @@ from transformers import (
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's shape, and how much goes through it.
+    """A model's shape, and how much goes through it."""
 
-    Args:
-        family: ``GPT-NeoX``, ``GPT-Neo`` or ``Llama``.
-        width: D.
-        blocks: L; even for GPT-Neo.
-        heads: H.
-        samples: N.
-        vocabulary: V.
-        groups: key-value heads of a Llama.
-        inner: width of the MLPs; 0: 4 D.
-        prefix: P.
-        suffix: S.
-        context: positions that the model has.
-        window: of GPT-Neo's local attention.
-        label: name in tables; family, width and blocks unless given.
-    """
-
-    family: str
-    width: int
-    blocks: int
-    heads: int
-    samples: int
-    vocabulary: int = 50_304
-    groups: int = 0
-    inner: int = 0
-    prefix: int = 32
-    suffix: int = 32
-    context: int = 2048
-    window: int = 256
-    label: str = ""
+    family: str  # GPT-NeoX, GPT-Neo or Llama
+    width: int  # D
+    blocks: int  # L; even for GPT-Neo
+    heads: int  # H
+    samples: int  # N
+    vocabulary: int = 50_304  # V
+    groups: int = 0  # key-value heads of a Llama
+    inner: int = 0  # width of the MLPs; 0: 4 D
+    prefix: int = 32  # P
+    suffix: int = 32  # S
+    context: int = 2048  # positions that the model has
+    window: int = 256  # of GPT-Neo's local attention
+    label: str = ""  # name in tables; family, width and blocks unless given
 
     @property
     def name(self) -> str:
@@ -75,21 +56,12 @@ def build(
 ) -> PreTrainedModel:
     """An untrained model, the same at every call, made on the device and in the precision.
 
-    Args:
-        shape: of the model.
-        trainable: keep the family's initial weights. Otherwise all matrices are doubled: under
-            initial weights, logits are so flat that many choices nearly tie.
-        device: torch's name of it.
-        dtype: of the weights.
+    If it is not trainable, all matrices are doubled: under the family's initial weights, logits are
+    so flat that many choices nearly tie.
     """
     torch.manual_seed(0)
-    usual = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device(device):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(_config(shape))
-    finally:
-        torch.set_default_dtype(usual)
+    with torch.device(device):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(_config(shape), dtype=dtype)
     if not trainable:
         with torch.no_grad():
             for parameter in model.parameters():
@@ -122,14 +94,9 @@ def _config(shape: Shape) -> PretrainedConfig:
 def samples(
     shape: Shape, count: int | None = None, *, distinct: int | None = None, device: str = "cpu"
 ) -> Tensor:
-    """Random sequences (N, P+S).
+    """Random sequences (N, P+S) of the vocabulary, or of so many `distinct` tokens.
 
-    Args:
-        shape: of the model.
-        count: N, if not the shape's own.
-        distinct: how many different tokens; None: the whole vocabulary. Among few of them none
-            tells what follows it, so that a model needs its attention to recite.
-        device: torch's name of it.
+    Among few of them none tells what follows it, so that a model needs its attention to recite.
     """
     generator = torch.Generator().manual_seed(5)
     tokens = torch.randperm(shape.vocabulary, generator=generator)[:distinct]
@@ -138,32 +105,15 @@ def samples(
 
 
 def memorize(
-    model: PreTrainedModel,
-    tokens: Tensor,
-    suffix_length: int,
-    *,
-    steps: int = 200,
-    rate: float = 1e-3,
-    autocast: bool = False,
+    model: PreTrainedModel, tokens: Tensor, suffix_length: int, *, steps: int, autocast: bool
 ) -> int:
-    """Train on the samples until the model recites each suffix after its prefix.
+    """Train on the samples until the model recites each suffix after its prefix; the steps taken.
 
-    Args:
-        model: in float32.
-        tokens: (N, P+S) int64, on the model's device; all of them are one batch.
-        suffix_length: S.
-        steps: at most.
-        rate: of learning.
-        autocast: compute in bfloat16.
-
-    Returns:
-        The number of steps taken.
-
-    Raises:
-        RuntimeError: too few steps.
+    The model is in float32, and computes in bfloat16 with `autocast`. All samples (N, P+S) are one
+    batch.
     """
     model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
     suffix = tokens[:, -suffix_length:]
     for step in range(steps):
         with torch.autocast(tokens.device.type, torch.bfloat16, enabled=autocast):
@@ -179,9 +129,7 @@ def memorize(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    raise RuntimeError(
-        f"the model does not recite its samples after {steps} steps; allow more, or change the rate"
-    )
+    raise RuntimeError(f"the model does not recite its samples after {steps} steps")
 
 
 # --------------------------------------------------------------------------- measuring

@@ -1,10 +1,9 @@
 """The one model of cost: its arithmetic, and what the scheduler asks for by it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 import torch
 from ruamel.yaml import YAML
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import PreTrainedModel
 
 from pipeline.interventions.completion import complete
 from pipeline.interventions.interventions import sweep
@@ -32,7 +30,7 @@ from pipeline.plan.scheduling import Needs
 from pipeline.stages.registry import STAGES
 from pipeline.study.composition import check, compose
 from pipeline.study.schema import Study
-from tests.project import ROOT
+from tests.project import ROOT, composed
 
 EVALUATE = [name for name, stage in STAGES.items() if stage.evaluates]
 PUBLISHED = {"repo": "someone/something", "commit": "0" * 40}
@@ -45,41 +43,36 @@ def published_samples(n: int) -> dict[str, Any]:
     return {**evals, "seed": 0, "n_memorized": n, "control": control}
 
 
+@cache
 def _study(dtype: str = "float16", samples: int = 15_000, **benchmarks: Any) -> Study:
     """The study in force, with a published family of three sizes beside what it has."""
     values = YAML(typ="safe").load(ROOT / "params.yaml")
     name = values["study"]
-    values["families"][f"{name}-big"] = {
-        "name": "big",
-        "prefix_length": 32,
-        "suffix_length": 32,
-        "samples": published_samples(samples),
-    }
+    family = {"name": "big", "prefix_length": 32, "suffix_length": 32}
+    values["families"][f"{name}-big"] = {**family, "samples": published_samples(samples)}
     for billions in (0.07, 1.4, 12.0):
-        values["models"][f"{name}-big-{billions:g}".replace(".", "_")] = {
-            "name": f"big-{billions:g}",
-            "family": "big",
-            "checkpoint": {"source": "hub", "billions": billions, **PUBLISHED},
-        }
+        model = {"name": f"big-{billions:g}", "family": "big"}
+        checkpoint = {"source": "hub", "billions": billions, **PUBLISHED}
+        key = f"{name}-{model['name']}".replace(".", "_")
+        values["models"][key] = {**model, "checkpoint": checkpoint}
     values["evaluation"]["big"] = {"dtype": dtype, "baseline_floor": 0.9, "below_floor": "warn"}
     values["benchmarks"] |= benchmarks
     return check(values)
 
 
 def _request(study: Study, rule: str, model: str = "", attempt: int = 1) -> tuple[int, int]:
-    needs = Needs(study, STAGES)
-    wildcards = {"model": model}
+    needs, wildcards = Needs(study, STAGES), {"model": model}
     return needs.mem_mb(wildcards, attempt, rule), needs.runtime(wildcards, attempt, rule)
 
 
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
-    study = compose({"study": "tiny"}, ROOT / "pipeline/conf", tmp_path / "params.yaml")
+    study = check(composed("tiny"))
     monkeypatch.chdir(tmp_path)
     return study
 
 
-def test_operations_are_those_that_the_engine_does(neox: PreTrainedModel, tiny: Study) -> None:
+def test_operations_are_those_that_the_engine_does(neox, tiny):
     tokens = torch.randint(0, 61, (16, 24), generator=torch.Generator().manual_seed(0))
     with FlopCounterMode(display=False) as counter:
         complete(neox, tokens, 8, sweep(5, tiny.interventions))
@@ -94,7 +87,7 @@ def test_operations_are_those_that_the_engine_does(neox: PreTrainedModel, tiny: 
     assert 0.5 < counter.get_total_flops() / counted < 1.5
 
 
-def test_interventions_share_blocks(tiny: Study) -> None:
+def test_interventions_share_blocks(tiny):
     costs, model = Costs(tiny), tiny.model("tiny-pythia-8")
     size, trie = costs.size(model.name), build_trie(sweep(8, tiny.interventions), 8)
     assert size.n_blocks == 8
@@ -108,7 +101,7 @@ def test_interventions_share_blocks(tiny: Study) -> None:
     assert costs.operations("memorization", model) > expected
 
 
-def test_what_earlier_stages_took_sets_the_rate(tiny: Study) -> None:
+def test_what_earlier_stages_took_sets_the_rate(tiny):
     model = tiny.model("tiny-pythia-8")
     before = Costs(tiny).seconds("memorization", model, "cpu")
     sidecar = Path("data/tiny/cost/memorization/tiny-pythia-8.json")
@@ -126,7 +119,7 @@ def test_what_earlier_stages_took_sets_the_rate(tiny: Study) -> None:
     assert Costs(tiny).seconds("memorization", model, "cpu") == after
 
 
-def test_the_number_of_samples_is_that_of_the_table_once_it_is_there(tiny: Study) -> None:
+def test_the_number_of_samples_is_that_of_the_table_once_it_is_there(tiny):
     family = tiny.family("pythia")
     assert samples_of(tiny, family) == 352
     Path("data/tiny/samples").mkdir(parents=True)
@@ -134,7 +127,7 @@ def test_the_number_of_samples_is_that_of_the_table_once_it_is_there(tiny: Study
     assert samples_of(tiny, family) == 7
 
 
-def test_texts_of_an_unknown_number_are_not_none(tmp_path: Path) -> None:
+def test_texts_of_an_unknown_number_are_not_none(tmp_path):
     """Hubble's: its larger models ask for more time, although no number of texts is known."""
     conf = tmp_path / "conf"
     shutil.copytree(ROOT / "pipeline/conf", conf)
@@ -149,7 +142,7 @@ def test_texts_of_an_unknown_number_are_not_none(tmp_path: Path) -> None:
     assert large - STAGES["memorization"].minutes > 4 * (small - STAGES["memorization"].minutes)
 
 
-def test_training_reads_the_world_and_what_is_planted(tiny: Study) -> None:
+def test_training_reads_the_world_and_what_is_planted(tiny):
     model = next(iter(tiny.models.values()))
     assert training_tokens(tiny, model) == 400_000 + 64 * 7136
     for step, tokens in ((0, 0), (100, 100 * 24 * 64), (10**6, 400_000 + 64 * 7136)):
@@ -158,9 +151,7 @@ def test_training_reads_the_world_and_what_is_planted(tiny: Study) -> None:
 
 
 @pytest.mark.parametrize(("billions", "blocks", "heads"), LADDER)
-def test_the_number_of_parameters_tells_the_blocks(
-    billions: float, blocks: int, heads: int
-) -> None:
+def test_the_number_of_parameters_tells_the_blocks(billions, blocks, heads):
     study = _study()
     model = study.model("big-12")
     pinned = model.checkpoint.model_copy(update={"billions": 1.03 * billions})
@@ -169,10 +160,7 @@ def test_the_number_of_parameters_tells_the_blocks(
     assert size.parameters == pytest.approx(1.03e9 * billions)
 
 
-# ------------------------------------------------------------------------------ the scheduler
-
-
-def test_every_rule_of_the_snakefile_asks() -> None:
+def test_every_rule_of_the_snakefile_asks():
     snakefile = (ROOT / "Snakefile").read_text()
     assert len(re.findall(r"needs\.mem_mb", snakefile)) == len(
         re.findall(r"needs\.runtime", snakefile)
@@ -183,14 +171,13 @@ def test_every_rule_of_the_snakefile_asks() -> None:
 
 
 @pytest.mark.parametrize("rule", EVALUATE)
-def test_larger_models_ask_for_more(rule: str, tmp_path: Path) -> None:
+def test_larger_models_ask_for_more(rule, tmp_path):
     study = _study()
     with (book := tmp_path / "book.txt").open("wb") as file:
         file.truncate(4_000_000)
     windows = {"documents": str(book), "prefix_length": 50, "suffix_length": 50}
     optional = {"attribution": {"samples": 16}, "windows": windows}
-    values = study.model_dump(exclude={"loops"}) | optional
-    study = check(values)
+    study = check(study.model_dump(exclude={"loops"}) | optional)
     small, middle, large = (_request(study, rule, f"big-{b}") for b in ("0.07", "1.4", "12"))
     assert small[0] < middle[0] < large[0]
     assert small[1] < middle[1] < large[1]
@@ -198,12 +185,12 @@ def test_larger_models_ask_for_more(rule: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "least"), [("float16", 24_000), ("float32", 48_000)])
-def test_the_weights_fit(dtype: str, least: int) -> None:
+def test_the_weights_fit(dtype, least):
     memory, _ = _request(_study(dtype), "generations", "big-12")
     assert 2 * least < memory < 3 * least
 
 
-def test_time_follows_samples_tasks_and_bytes() -> None:
+def test_time_follows_samples_tasks_and_bytes():
     few, many = (_request(_study(samples=n), "memorization", "big-12")[1] for n in (1000, 15_000))
     fixed = _request(_study(), "generations", "big-12")[1]
     assert many - fixed == pytest.approx(15 * (few - fixed), rel=0.1)
@@ -215,7 +202,7 @@ def test_time_follows_samples_tasks_and_bytes() -> None:
     assert large[0] == small[0]
 
 
-def test_every_attempt_asks_for_more() -> None:
+def test_every_attempt_asks_for_more():
     study = _study()
     for rule in ("check", "memorization", "checkpoint"):
         asked = [_request(study, rule, "big-12", attempt) for attempt in (1, 2, 3)]

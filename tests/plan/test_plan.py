@@ -1,7 +1,5 @@
 """The plan before the work: what it lists, and that it comes whatever the network does."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -16,15 +14,15 @@ from networkx import DiGraph
 from pipeline.plan import downloads, table
 from pipeline.plan.cost import SHEETS, Costs
 from pipeline.plan.downloads import amount
-from pipeline.plan.table import Row, duration, plan, rows
-from pipeline.study.composition import compose, load
+from pipeline.plan.table import duration, plan, rows
+from pipeline.study.composition import check, compose, load
 from pipeline.study.schema import Study
 from pipeline.workflow.dag import Stage
 from pipeline.workflow.errors import InputError
 from tests.hub.population import populate
 from tests.hub.server import Hub
 from tests.hub.study import copy_project
-from tests.project import ROOT, Project
+from tests.project import Project, composed
 
 GROUPS = {
     "check": "study", "corpus": "corpus", "samples": "families", "datasets": "datasets",
@@ -33,9 +31,7 @@ GROUPS = {
 }  # fmt: skip
 
 
-def planned(
-    study: Study, done: tuple[str, ...] = (), on: str | None = None
-) -> tuple[dict[str, Row], str]:
+def planned(study, done=(), on=None):
     """The plan of a study that is not in force: its rows by their stages, and all as text."""
     stages = {}
     for group, section in GROUPS.items():
@@ -59,9 +55,7 @@ def studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Study]
     def forgotten(*_: object, **__: object) -> None:
         raise CachedRepoTreeNotFoundError("nothing")
 
-    conf = ROOT / "pipeline/conf"
-    names = ("tiny", "small", "paper")
-    made = {name: compose({"study": name}, conf, tmp_path / f"{name}.yaml") for name in names}
+    made = {name: check(composed(name)) for name in ("tiny", "small", "paper")}
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(table, "online", lambda: False)
     monkeypatch.setattr(downloads, "get_cached_repo_tree", forgotten)
@@ -69,24 +63,15 @@ def studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Study]
     return made
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(0, "0 B"), (1234, "1.23 kB"), (999_900, "1 MB"), (2.5e18, "2.5 EB")]
-)
-def test_amounts(value: float, text: str) -> None:
-    assert amount(value, "B") == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(5, "5 s"), (600, "10 min"), (7200, "2 h"), (864_000, "10 days")]
-)
-def test_durations(value: float, text: str) -> None:
-    assert duration(value) == text
+def test_amounts_and_durations():
+    amounts = {0: "0 B", 1234: "1.23 kB", 999_900: "1 MB", 2.5e18: "2.5 EB"}
+    assert {value: amount(value, "B") for value in amounts} == amounts
+    durations = {5: "5 s", 600: "10 min", 7200: "2 h", 864_000: "10 days"}
+    assert {seconds: duration(seconds) for seconds in durations} == durations
 
 
 @pytest.mark.parametrize("name", ["small", "paper"])
-def test_without_a_network_sizes_are_estimated_or_unknown(
-    studies: dict[str, Study], name: str
-) -> None:
+def test_without_a_network_sizes_are_estimated_or_unknown(studies, name):
     made, text = planned(studies[name])
     billions = sum(model.billions for model in studies[name].models.values())
     assert 2e9 * billions < sum(row.missing for row in made.values()) < 4e9 * billions
@@ -98,7 +83,7 @@ def test_without_a_network_sizes_are_estimated_or_unknown(
     assert "The hub was not asked" in text
 
 
-def test_what_is_done_costs_nothing(studies: dict[str, Study]) -> None:
+def test_what_is_done_costs_nothing(studies):
     tiny = studies["tiny"]
     done = ("check@tiny", "corpus@tiny", "checkpoint@tiny-neo-8", "memorization@tiny-neo-8")
     (before, _), (after, text) = planned(tiny), planned(tiny, done)
@@ -109,7 +94,7 @@ def test_what_is_done_costs_nothing(studies: dict[str, Study]) -> None:
     assert f"{len(after) - 4} of {len(after)} to do" in text
 
 
-def test_a_plan_for_another_machine(studies: dict[str, Study]) -> None:
+def test_a_plan_for_another_machine(studies):
     paper = studies["paper"]
     found = {
         on: re.search(r"^time +([\d.]+) (min|h|days) (.*), if", planned(paper, on=on)[1], re.M)
@@ -135,9 +120,7 @@ def test_a_plan_for_another_machine(studies: dict[str, Study]) -> None:
         planned(paper, on="tpu")
 
 
-def test_a_model_that_does_not_fit_is_told(
-    studies: dict[str, Study], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_does_not_fit_is_told(studies, monkeypatch):
     free = SimpleNamespace(free=10**12)
     monkeypatch.setattr("pipeline.workflow.files.shutil.disk_usage", lambda _: free)
     for room, told in ((80e9, False), (8e9, True)):
@@ -146,8 +129,6 @@ def test_a_model_that_does_not_fit_is_told(
     expected = "for pythia-12b, the largest, of 8 GB free: TOO LITTLE"
     assert expected in planned(studies["paper"])[1]
 
-
-# ------------------------------------------------------------------------------ with a hub
 
 ASK = """
 import json
@@ -162,8 +143,7 @@ print(json.dumps({r.stage: [r.missing, r.cached, r.cells[-1]] for r in made}))
 
 
 @pytest.mark.slow
-def test_downloads_are_what_the_hub_serves(tmp_path: Path) -> None:
-
+def test_downloads_are_what_the_hub_serves(tmp_path):
     project = tmp_path / "project"
     project.mkdir()
     with Hub() as hub:

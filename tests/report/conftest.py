@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.analysis.conftest import evidence_of_paper, study, summary, written
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page, Route
 
 __all__ = ["evidence_of_paper", "study", "summary", "written"]
 
@@ -26,3 +27,27 @@ def chromium() -> Iterator["Browser"]:
         browser = playwright.chromium.launch(executable_path=installed, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@contextmanager
+def visit(browser: "Browser", address: str, **context: object) -> Iterator["Page"]:
+    """A page, which neither complains nor asks for anything but itself."""
+    complaints, requests = list[str](), list[str]()
+
+    def requested(route: "Route") -> None:
+        requests.append(route.request.url)
+        route.continue_()
+
+    opened = browser.new_context(**{"viewport": {"width": 1366, "height": 768}, **context})
+    opened.set_default_timeout(10_000)
+    page = opened.new_page()
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.route("**/*", requested)
+    page.goto(address)
+    try:
+        yield page
+    finally:
+        opened.close()
+    assert complaints == []
+    assert len(requests) == 1, requests

@@ -16,6 +16,7 @@ WHOLE = pl.col("intervention") == "baseline"
 ONE_BLOCK = pl.col("group") == "each"
 MEAN = "benchmarks, mean lead over chance"
 LENGTHS = (1, 4, 16)
+VALUE, LOW, HIGH = map(pl.col, ("value", "low", "high"))
 Steps = Sequence[tuple[str, str, int]]
 
 
@@ -24,11 +25,7 @@ def frames(
 ) -> Iterator[tuple[str, pl.DataFrame]]:
     """Name and data of each figure that is made of the summary.
 
-    Args:
-        summary: the table.
-        evidence: the table, for the intervals of what is kept.
-        cuts: the spread over samples, see `spread`.
-        steps: model, run and step of the checkpoints of a training run.
+    `cuts` are those of `spread`; `steps` are model, run and step of a training's checkpoints.
     """
     models = summary.select("model", "family").unique(maintain_order=True)
     families = models["family"].unique(maintain_order=True)
@@ -106,18 +103,8 @@ def kept(rows: pl.DataFrame, floor: pl.Expr, which: pl.Expr = SINGLE) -> pl.Data
     return single.filter(pl.col("least") > floor).with_columns(kept=share)
 
 
-def late(rows: pl.DataFrame) -> pl.DataFrame:
-    """Those of single late blocks."""
-    n_blocks = rows["block"].max() + 1
-    return rows.filter(SINGLE & pl.col("block").is_in(range(3 * n_blocks // 4, n_blocks)))
-
-
 def spread(memorization: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-    """Quantiles of each model, intervention and split.
-
-    Args:
-        memorization: model -> its table.
-    """
+    """Quantiles of each intervention and split, from the table of each model."""
     rows = []
     for model, table in memorization.items():
         for (intervention, split), own in table.group_by("intervention", "split"):
@@ -134,9 +121,8 @@ def intervals(evidence: pl.DataFrame) -> pl.DataFrame:
     half = pl.struct("stderr", "n_effective", "scale").map_elements(
         lambda row: reach(*row.values(), LEVEL), return_dtype=pl.Float64
     )
-    value = pl.col("value")
     return evidence.filter(quantity="kept").with_columns(
-        low=pl.max_horizontal(value - half, "least"), high=pl.min_horizontal(value + half, "most")
+        low=pl.max_horizontal(VALUE - half, "least"), high=pl.min_horizontal(VALUE + half, "most")
     )
 
 
@@ -161,11 +147,11 @@ def _of_score(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _mean(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
-    value, low, high = pl.col("kept"), pl.col("low"), pl.col("high")
+    value = pl.col("kept")
     return rows.group_by(*by, maintain_order=True).agg(
         value.mean(),
-        low=value.mean() - ((value - low) ** 2).sum().sqrt() / pl.len(),
-        high=value.mean() + ((high - value) ** 2).sum().sqrt() / pl.len(),
+        low=value.mean() - ((value - LOW) ** 2).sum().sqrt() / pl.len(),
+        high=value.mean() + ((HIGH - value) ** 2).sum().sqrt() / pl.len(),
         tasks=pl.col("task").sort().str.join(", "),
     )
 
@@ -192,29 +178,28 @@ def _gaps(summary: pl.DataFrame, evidence: pl.DataFrame) -> pl.DataFrame:
     """Mean share kept of the benchmarks minus that of memory, over the late blocks."""
     key = ("model", "family", "edit")
     rows = intervals(evidence).filter(over="late")
-    value, low, high = pl.col("value"), pl.col("low"), pl.col("high")
     ability = rows.filter(metric="acc").group_by(key)
     able = ability.agg(
-        able=value.mean(),
-        down=((value - low) ** 2).sum().sqrt() / pl.len(),
-        up=((high - value) ** 2).sum().sqrt() / pl.len(),
+        able=VALUE.mean(),
+        down=((VALUE - LOW) ** 2).sum().sqrt() / pl.len(),
+        up=((HIGH - VALUE) ** 2).sum().sqrt() / pl.len(),
     )
     named = {"exact_match": "exact_match", "exact_match_at_k": "exact_match"}
     named["suffix_log_prob"] = "suffix_log_prob"
-    gap = pl.col("able") - value
+    gap = pl.col("able") - VALUE
     memory = rows.filter(pl.col("metric").is_in(list(named))).join(able, on=key)
     memory = memory.select(
         *key,
         pl.col("metric").replace(named).alias("measure"),
         pl.col("k").cast(pl.Int64),
         gap=gap,
-        low=gap - (pl.col("down") ** 2 + (high - value) ** 2).sqrt(),
-        high=gap + (pl.col("up") ** 2 + (value - low) ** 2).sqrt(),
+        low=gap - (pl.col("down") ** 2 + (HIGH - VALUE) ** 2).sqrt(),
+        high=gap + (pl.col("up") ** 2 + (VALUE - LOW) ** 2).sqrt(),
     )
     n_blocks = pl.col("block").max().over("model") + 1
     late_rows = summary.filter(ONE_BLOCK & (pl.col("block") >= 3 * n_blocks // 4))
     tokens = late_rows.filter(metric="survival_gap").group_by(key)
-    equal = tokens.agg(gap=-value.mean(), low=-high.mean(), high=-low.mean())
+    equal = tokens.agg(gap=-VALUE.mean(), low=-HIGH.mean(), high=-LOW.mean())
     equal = equal.with_columns(k=pl.lit(None, pl.Int64), measure=pl.lit("survival_gap"))
     return pl.concat([memory, equal.select(memory.columns)])
 
@@ -241,10 +226,12 @@ def _extraction(summary: pl.DataFrame) -> pl.DataFrame:
     tries = memorized(summary, "extractable_top_40")
     for [model], rows in memorized(summary, "exact_match").group_by("model", maintain_order=True):
         single = rows.filter(SINGLE & (pl.col("block") > 0)).sort("value", "block")
-        early = single.filter(pl.col("block") < max(2, (rows["block"].max() + 1) // 4))
+        n_blocks = rows["block"].max() + 1
+        early = single.filter(pl.col("block") < max(2, n_blocks // 4))
+        late = single.filter(pl.col("block") >= 3 * n_blocks // 4)
         last = rows.filter(group="quartiles").sort(pl.col("blocks").list.first())
         chosen = {"baseline": "baseline"}
-        for label, own in (("an early block", early), ("a late block", late(single))):
+        for label, own in (("an early block", early), ("a late block", late)):
             if own.height:
                 chosen[own["intervention"][(own.height - 1) // 2]] = label
         if last.height:

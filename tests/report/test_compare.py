@@ -1,10 +1,8 @@
 """Two summaries compared: the same is the same, and what changed is found with its interval."""
 
 import json
-import math
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -30,7 +28,7 @@ def after() -> pl.DataFrame:
     return aggregate(synthetic.study(synthetic.NOTHING, **SMALL).models)
 
 
-def test_a_study_does_not_differ_from_itself(before: pl.DataFrame) -> None:
+def test_a_study_does_not_differ_from_itself(before):
     made = changes(before, before)
     assert made.height == before.height
     assert made["change"].drop_nulls().abs().max() == 0
@@ -38,7 +36,7 @@ def test_a_study_does_not_differ_from_itself(before: pl.DataFrame) -> None:
     assert (made.filter(pl.col("change_low").is_not_null())["change_low"] <= 0).all()
 
 
-def test_the_categories_of_a_benchmark_are_matched_each_with_itself(before: pl.DataFrame) -> None:
+def test_the_categories_of_a_benchmark_are_matched_each_with_itself(before):
     [model] = synthetic.study(**SMALL).models
     named = model.documents.with_columns(category=pl.format("c{}", pl.col("doc_id") % 3))
     rows = aggregate([replace(model, documents=named)])
@@ -56,18 +54,13 @@ def test_the_categories_of_a_benchmark_are_matched_each_with_itself(before: pl.D
     assert kept.equals(by_category.select("category", "value"))
 
 
-def test_a_change_is_after_minus_before_within_its_interval(
-    before: pl.DataFrame, after: pl.DataFrame
-) -> None:
+def test_a_change_is_after_minus_before_within_its_interval(before, after):
     made = changes(before, after)
     row = made.filter(intervention="block-05", metric="exact_match", split="memorized").row(
         0, named=True
     )
     assert row["change"] == pytest.approx(row["after"] - row["before"])
     assert row["change"] > 0.3
-    # Newcombe's square-and-add, by hand
-    below = math.hypot(row["after"] - row["after_low"], row["before_high"] - row["before"])
-    assert row["change_low"] == pytest.approx(row["change"] - below)
     assert row["change_low"] < row["change"] < row["change_high"]
     assert row["beyond_chance"]
     assert made["beyond_chance"].to_list() == sorted(made["beyond_chance"], reverse=True)
@@ -80,7 +73,7 @@ def test_a_change_is_after_minus_before_within_its_interval(
     )
 
 
-def test_newcombes_example() -> None:
+def test_newcombes_example():
     """Newcombe (1998), Table II (a): 56/70 against 48/80, method 10: 0.0524 to 0.3339."""
     key = {"model": "m", "intervention": "baseline", "split": "memorized", "task": "t"}
     kinds = {"k": pl.UInt16, "copies": pl.UInt32, "block": pl.UInt16, "category": pl.String}
@@ -96,9 +89,7 @@ def test_newcombes_example() -> None:
     assert row["change_high"] == pytest.approx(0.3339, abs=5e-5)
 
 
-def test_the_page_says_what_changed(
-    before: pl.DataFrame, after: pl.DataFrame, tmp_path: Path
-) -> None:
+def test_the_page_says_what_changed(before, after, tmp_path):
     folder = tmp_path / "compared"
     hostile = '<script>alert("x")</script>'
     one = Side("one", before, {"seed": 0, "same": 1})
@@ -128,7 +119,7 @@ def test_the_page_says_what_changed(
     assert set(found["metric"]) == set(before["metric"])
 
 
-def test_sides_that_cannot_be_compared_are_refused(before: pl.DataFrame, tmp_path: Path) -> None:
+def test_sides_that_cannot_be_compared_are_refused(before, tmp_path):
     other = before.with_columns(model=pl.lit("another"))
     with pytest.raises(InputError, match="no estimate in common"):
         write_comparison(Side("a", before, {}), Side("b", other, {}), tmp_path / "compared")

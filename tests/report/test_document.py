@@ -14,6 +14,7 @@ from pipeline.measure.schemas import RECITED, WINDOWS
 from pipeline.report import document
 from pipeline.report.document import write_documents
 from pipeline.workflow import tables
+from tests.report.conftest import visit
 
 P, S, STRIDE, SIZE = 20, 10, 5, 4
 KNOWN = range(300, 420)
@@ -202,26 +203,21 @@ def test_a_megabyte_makes_a_page_below_five(tmp_path):
     assert 1_000_000 < (out / "index.html").stat().st_size < 5_000_000
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-def test_the_page_is_read_on_a_phone_and_by_keyboard(tmp_path, chromium, width):
+def test_the_page_is_read_on_a_phone_and_by_keyboard(tmp_path, chromium):
     out = written(tmp_path, {"book": text_of(20_000)}, known=range(15_000, 15_100))
-    page = chromium.new_page(viewport={"width": width, "height": 800})
-    complaints = []
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto((out / "index.html").as_uri())
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.focus("#strip a")
-    assert page.locator('#strip a[tabindex="0"]').count() == 1
-    for _ in range(90):  # 75% of the document, where the passage is
-        page.keyboard.press("ArrowDown")
-    assert "50%" in page.evaluate("document.activeElement.getAttribute('aria-label')")
-    seen = "document.querySelector('#n1').getBoundingClientRect().top"
-    page.keyboard.press("Enter")
-    page.wait_for_timeout(300)
-    assert -800 < page.evaluate(seen) < 1600
-    page.click("a[href='#n1']")
-    page.wait_for_timeout(300)
-    assert 0 <= page.evaluate(seen) < 800
-    assert complaints == []
-    page.close()
+    for width in (390, 1280):
+        size = {"width": width, "height": 800}
+        with visit(chromium, (out / "index.html").as_uri(), viewport=size) as page:
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            page.focus("#strip a")
+            assert page.locator('#strip a[tabindex="0"]').count() == 1
+            for _ in range(90):  # 75% of the document, where the passage is
+                page.keyboard.press("ArrowDown")
+            assert "50%" in page.evaluate("document.activeElement.getAttribute('aria-label')")
+            seen = "document.querySelector('#n1').getBoundingClientRect().top"
+            page.keyboard.press("Enter")
+            page.wait_for_timeout(300)
+            assert -800 < page.evaluate(seen) < 1600
+            page.click("a[href='#n1']")
+            page.wait_for_timeout(300)
+            assert 0 <= page.evaluate(seen) < 800

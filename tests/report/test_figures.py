@@ -13,6 +13,7 @@ import pytest
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection, PolyCollection
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from pipeline.analysis import spread, views
@@ -23,21 +24,19 @@ from pipeline.analysis.statistics import student
 from pipeline.analysis.text import percent_interval
 from pipeline.report import colours, figures, marks, style
 from pipeline.report.markup import plain
+from pipeline.report.plots.extraction import TOP_40, extractions
 from pipeline.report.plots.plot import Plot
 from pipeline.workflow import tables
 from tests.analysis import synthetic
+from tests.measure.test_own_metrics import python
+from tests.project import copy_files
+from tests.test_readme import blocks
 
-WRITTEN = tuple[Path, list[tuple[str, str]]]
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
-def plots(
-    study: synthetic.Study,
-    summary: pl.DataFrame,
-    evidence_of_paper: pl.DataFrame,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, Plot]:
+def plots(study, summary, evidence_of_paper, tmp_path_factory) -> dict[str, Plot]:
     data = tmp_path_factory.mktemp("figures")
     study.write(data)
     cuts = spread.quantiles(summary, data)
@@ -45,7 +44,7 @@ def plots(
     return {plot.name: plot for plot in made}
 
 
-def test_the_order_of_the_page(plots: dict[str, Plot]) -> None:
+def test_the_order_of_the_page(plots):
     assert list(plots) == [
         *("kept", *(f"scatter-{name}" for name in synthetic.MODELS)),
         *("blocks-pythia", "blocks-gpt-neo", "drops-pythia", "drops-gpt-neo", "gap", "length"),
@@ -59,21 +58,15 @@ def test_the_order_of_the_page(plots: dict[str, Plot]) -> None:
         assert plain(words["alt"])
 
 
-# ------------------------------------------------------------------- what is drawn
-
 DRAWN = {
+    **dict.fromkeys(("blocks-pythia", "length", "perplexity"), ("block", "value")),
+    **dict.fromkeys(("completion-entropy", "token-accuracy"), ("block", "value")),
+    **dict.fromkeys(("quartiles-gpt-neo", "copies"), ("place", "value")),
     "kept": ("block", "kept"),
     "scatter-tiny-neo-12": ("memorized", "value"),
-    "blocks-pythia": ("block", "value"),
     "drops-pythia": ("block", "drop"),
     "gap": ("", "gap"),
-    "length": ("block", "value"),
     "extraction": ("k", "value"),
-    "completion-entropy": ("block", "value"),
-    "token-accuracy": ("block", "value"),
-    "perplexity": ("block", "value"),
-    "quartiles-gpt-neo": ("place", "value"),
-    "copies": ("place", "value"),
 }
 """Figure -> the columns of its axes."""
 
@@ -133,7 +126,7 @@ def rounded(rows: pl.DataFrame, *columns: str) -> set[float]:
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_what_is_drawn_is_the_data(plots: dict[str, Plot], name: str) -> None:
+def test_what_is_drawn_is_the_data(plots, name):
     """Each row at its numbers, in its panel and its line, with its interval."""
     data = plots[name].data.with_row_index("row")
     data = data.with_columns(pl.col(c).cast(pl.String) for c in ("model", "label") if c in data)
@@ -172,9 +165,7 @@ def test_what_is_drawn_is_the_data(plots: dict[str, Plot], name: str) -> None:
     assert sorted(seen) == sorted(set(data["row"]) - set(expected["row"]))
 
 
-def test_perplexity_has_a_logarithmic_scale_and_baseline_and_chance_are_lines(
-    plots: dict[str, Plot], summary: pl.DataFrame
-) -> None:
+def test_perplexity_has_a_logarithmic_scale_and_baseline_and_chance_are_lines(plots, summary):
     for name, title in {
         "perplexity": "gpt-neo",
         "quartiles-pythia": "tiny_wikitext, word_perplexity",
@@ -192,9 +183,7 @@ def test_perplexity_has_a_logarithmic_scale_and_baseline_and_chance_are_lines(
         assert {(0.25, 0.25), (whole, whole)} <= levels
 
 
-def test_the_spread_of_seeds_is_that_of_all_their_samples(
-    study: synthetic.Study, tmp_path: Path
-) -> None:
+def test_the_spread_of_seeds_is_that_of_all_their_samples(study, tmp_path):
     study.write(tmp_path)
     seeds = study.models[::2]  # of eight blocks each
     summary = aggregate(seeds).with_columns(recipe=pl.lit("r"))
@@ -206,7 +195,7 @@ def test_the_spread_of_seeds_is_that_of_all_their_samples(
     assert found == pytest.approx(np.quantile(both.filter(**where)["completion_entropy"], 0.25))
 
 
-def test_no_panel_cuts_another(plots: dict[str, Plot]) -> None:
+def test_no_panel_cuts_another(plots):
     """The panels of a figure share their scale, and hold all that is not far out."""
     for name, column in (("kept", "kept"), ("drops-gpt-neo", "drop")):
         plot = plots[name]
@@ -216,9 +205,7 @@ def test_no_panel_cuts_another(plots: dict[str, Plot]) -> None:
         assert limits[1] >= min(values.max(), 1.35)
 
 
-def test_captions_speak_of_what_is_drawn(
-    summary: pl.DataFrame, evidence_of_paper: pl.DataFrame
-) -> None:
+def test_captions_speak_of_what_is_drawn(summary, evidence_of_paper):
     memory = (frame.filter(task="memorization") for frame in (summary, evidence_of_paper))
     alone = {plot.name: plot for plot in figures.plots(*memory)}
     kept = alone["kept"]
@@ -230,9 +217,7 @@ def test_captions_speak_of_what_is_drawn(
     assert "copies" not in [plot.name for plot in figures.plots(others, evidence_of_paper)]
 
 
-def test_copies_are_named_below_and_a_single_time_is_once(
-    plots: dict[str, Plot], summary: pl.DataFrame, evidence_of_paper: pl.DataFrame
-) -> None:
+def test_copies_are_named_below_and_a_single_time_is_once(plots, summary, evidence_of_paper):
     axes = figures.figure(plots["copies"]).axes[0]
     labels = [label.get_text() for label in axes.get_xticklabels()]
     assert labels == ["0", "1", "2", "4", "8", "16", "32", "64"]
@@ -243,18 +228,9 @@ def test_copies_are_named_below_and_a_single_time_is_once(
     assert "of those seen 64 times" in finding
 
 
-# ------------------------------------------------------------------- marks
-
-
-def _saved(plot: Plot, folder: Path) -> list[style.Mark]:
-    return style.save(figures.figure(plot), folder, plot.name)
-
-
 @pytest.mark.parametrize("name", ["kept", "scatter-tiny-neo-8", "completion-entropy", "copies"])
-def test_marks_lie_where_the_file_has_them(
-    plots: dict[str, Plot], name: str, tmp_path: Path
-) -> None:
-    found = _saved(plots[name], tmp_path)
+def test_marks_lie_where_the_file_has_them(plots, name, tmp_path):
+    found = style.save(figures.figure(plots[name]), tmp_path, name)
     root = ElementTree.parse(tmp_path / f"{name}.svg").getroot()
     drawn: dict[int, tuple[float, float]] = {}
     for group in root.iter(f"{SVG}g"):
@@ -269,9 +245,9 @@ def test_marks_lie_where_the_file_has_them(
         assert math.dist((x, y), drawn[int(row)]) < 0.2
 
 
-def test_bars_have_a_size(plots: dict[str, Plot], tmp_path: Path) -> None:
+def test_bars_have_a_size(plots, tmp_path):
     plot = plots["quartiles-gpt-neo"]
-    for row, _, y, *size in _saved(plot, tmp_path):
+    for row, _, y, *size in style.save(figures.figure(plot), tmp_path, plot.name):
         share = plot.data["value"][int(row)]
         if plot.data["higher_is_better"][int(row)] is False:
             assert not size
@@ -282,7 +258,7 @@ def test_bars_have_a_size(plots: dict[str, Plot], tmp_path: Path) -> None:
         assert (height > 3) == (share > 0.05)
 
 
-def test_marks_tell_the_numbers_of_their_rows(plots: dict[str, Plot]) -> None:
+def test_marks_tell_the_numbers_of_their_rows(plots):
     """A scatter those of both axes; what is kept also those of means."""
     data = plots["scatter-tiny-neo-8"].data.with_row_index("row")
     row = data.filter(block=5, metric="acc").row(0, named=True)
@@ -299,23 +275,7 @@ def test_marks_tell_the_numbers_of_their_rows(plots: dict[str, Plot]) -> None:
     assert marks.told([[0, 1.0, 2.0]], pl.DataFrame({"model": ["m"], "change": [1.0]})) == []
 
 
-def test_the_script_gets_names_once() -> None:
-    words = ("", "</script>&", "m", "1%")
-    told = [marks.Told([1.25, 2.0], block, *words, edit="identity") for block in (3, 4)]
-    text = str(marks.as_json(told))
-    assert not re.search("[<>&]", text)
-    assert json.loads(text) == {
-        "models": ["</script>&"],
-        "edits": ["identity"],
-        "measures": ["m"],
-        "marks": [[0, 0, 0, 3, "1%", 1.25, 2], [0, 0, 0, 4, "1%", 1.25, 2]],
-    }
-
-
-# ------------------------------------------------------------------- files
-
-
-def test_files_and_their_index_are_the_same_every_time(written: WRITTEN, tmp_path: Path) -> None:
+def test_files_and_their_index_are_the_same_every_time(written, tmp_path):
     data, folder = written[0] / "data", written[0] / "figures"
     index = json.loads((folder / figures.INDEX).read_text(encoding="utf-8"))
     summary = tables.read(data / "summary.parquet", SUMMARY)
@@ -340,7 +300,7 @@ def test_files_and_their_index_are_the_same_every_time(written: WRITTEN, tmp_pat
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
 
 
-def test_categories_and_words_stand_out_in_light_and_dark() -> None:
+def test_categories_and_words_stand_out_in_light_and_dark():
     css = (Path(figures.__file__).parent / "page.css").read_text(encoding="utf-8")
     surfaces = re.findall("--card: (#[0-9a-f]{6})", css)
     assert len(surfaces) == 3  # light, dark, print
@@ -367,7 +327,7 @@ def luminance(colour: str) -> float:
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
-def test_small_and_odd_studies_are_drawn() -> None:
+def test_small_and_odd_studies_are_drawn():
     """Three blocks have no quartiles; a perplexity may be infinite; names may collide in files."""
     models = {"a.b": ("f", 3), "a-b": ("f", 3)}
     made = synthetic.study(models=models, per_copies=4).models
@@ -382,7 +342,7 @@ def test_small_and_odd_studies_are_drawn() -> None:
     assert np.isfinite(values[1:]).all()
 
 
-def test_seeds_of_one_recipe_are_one_line(study: synthetic.Study) -> None:
+def test_seeds_of_one_recipe_are_one_line(study):
     models = study.models[:3]
     seeds = [replace(models[0], name=f"s-{i}", recipe="r") for i in range(2)]
     other = replace(synthetic.study(synthetic.NOTHING).models[0], name="s-2", recipe="r")
@@ -403,3 +363,103 @@ def test_seeds_of_one_recipe_are_one_line(study: synthetic.Study) -> None:
     every = figures.plots(summary, evidence(made))
     lines = next(plot for plot in every if plot.name == "kept").data
     assert lines["model"].unique(maintain_order=True).to_list() == names
+
+
+def hiding(models: dict[str, float]) -> pl.DataFrame:
+    """Twelve blocks a model; of what the bypass of block b hides, so much and b% more is out."""
+    rows = list[tuple[object, ...]]()
+    for name, out in models.items():
+        for block in (None, *range(12)):
+            depth = 0 if block is None else block + 1
+            # of the last quarter, 9 to 11, the median exact match is that of block 11
+            exact = {None: 1.0, 9: 0.1, 10: 0.9, 11: 0.5}.get(block, depth / 100)
+            rows.append((name, block, "exact_match", None, exact))
+            for k in (1, 1000):
+                rows.append((name, block, TOP_40, k, depth / 20))
+                if block is not None:
+                    rows.append((name, block, f"hidden_{TOP_40}", k, out + block / 100))
+    kinds = {"model": pl.String, "block": pl.UInt16, "metric": pl.String, "k": pl.UInt32}
+    frame = pl.DataFrame(rows, kinds | {"value": pl.Float64}, orient="row")
+    whole, single = pl.when(pl.col("block").is_null()), pl.format("block-{}", "block")
+    same = {"family": "f", "task": "memorization", "split": "memorized", "n": 20}
+    return frame.with_columns(
+        intervention=whole.then(pl.lit("baseline")).otherwise(single),
+        group=whole.then(pl.lit("baseline")).otherwise(pl.lit("each")),
+        edit=whole.then(None).otherwise(pl.lit("identity")),
+        blocks=pl.concat_list("block"),
+        low=pl.col("value") - 0.01,
+        high=pl.col("value") + 0.01,
+        **{name: pl.lit(fixed) for name, fixed in same.items()},
+    )
+
+
+def test_what_sampling_extracts_of_hidden_samples_is_told():
+    for models, told in (
+        ({"m": 0.5}, "3 blocks that hide 10 or more), 59–61% (intervals 58–62%) "),
+        ({"a": 0.5, "b": 0.1}, "6 blocks of 2 models that hide 10 or more), 19–61% (intervals 18–"),
+    ):
+        [plot] = extractions(hiding(models))
+        words = plot.words()
+        assert f"(20 at each of {told}" in plain(words["finding"])
+        assert " come out within 1,000 tries" in plain(words["finding"])
+        assert plain(words["caption"]).count("1 and 11") == len(models)
+
+
+def test_a_late_block_that_hides_nothing_leaves_the_others():
+    hides = (pl.col("metric") == f"hidden_{TOP_40}") & (pl.col("block") == 11)
+    rows = hiding({"m": 0.5}).filter(~hides.fill_null(value=False))
+    [plot] = extractions(rows)
+    assert "(20 at each of 2 blocks that hide 10 or more), 59–60%" in plain(plot.words()["finding"])
+    [plot] = extractions(rows.with_columns(n=9))
+    said = plain(plot.words()["finding"])
+    assert "hides 10 or more memorized samples from greedy decoding: too few to say" in said
+    assert not list(extractions(rows.filter(metric="exact_match"))), "no figure without tries"
+
+
+FIGURE = """
+from pathlib import Path
+import polars as pl
+from pipeline.report import figures
+from pipeline.report.markup import plain
+summary = pl.read_parquet("summary.parquet")
+(plot,) = figures.own(summary)
+with figures.atomic(Path("drawn"), directory=True) as folder:
+    figures.style.save(figures.figure(plot), folder, plot.name)
+print(plain(plot.words()["finding"]), figures.own.__module__)
+"""
+DIGESTS = """
+import json
+from pipeline.workflow.digest import digest
+print(json.dumps({key: digest(key) for key in ("figures", "report", "aggregate", "memorization")}))
+"""
+
+
+def test_a_figure_of_ones_own_is_drawn_and_in_the_digest_of_its_stage_alone(summary, tmp_path):
+    copy_files(tmp_path)
+    before = json.loads(python(tmp_path, DIGESTS))
+    (example,) = [code for code in blocks("docs/your-own.md", "python") if "def plots" in code]
+    (tmp_path / "mine/figures.py").write_text(example.replace("rouge_l", "exact_match"))
+    summary.write_parquet(tmp_path / "summary.parquet")
+    assert re.match(r"ROUGE-L ranges over .*%.* mine.figures", python(tmp_path, FIGURE))
+    assert {each.suffix for each in (tmp_path / "drawn").iterdir()} >= {".svg", ".png", ".pdf"}
+    after = json.loads(python(tmp_path, DIGESTS))
+    assert {key for key in before if before[key] != after[key]} == {"figures"}
+
+
+def test_what_lies_beyond_an_axis_is_marked():
+    figure = Figure()
+    axes = figure.subplots()
+    data = pl.DataFrame({"row": [0, 1, 2], "block": [0, 1, 2], "value": [0.5, -0.53, 2.0]})
+    rows = data.with_columns(low="value", high="value", model=pl.lit("one"))
+    style.lines(axes, rows, hollow=None)
+    axes.scatter([3.0, 4.0], [0.2, 9.0], color="red")
+    before = len(axes.lines)
+    style.bound(axes, -0.35, 1.35)
+    marks = axes.lines[before:]
+    found = [(m.get_marker(), *map(float, m.get_xydata()[0]), m.get_gid()) for m in marks]
+    assert found == [
+        ("v", 1.0, -0.35, "rows-1"),
+        ("^", 2.0, 1.35, "rows-2"),
+        ("^", 4.0, 1.35, None),
+    ]
+    assert not any(m.get_clip_on() for m in marks)

@@ -20,6 +20,7 @@ import polars as pl
 import pytest
 
 from pipeline.analysis import aggregate
+from pipeline.analysis.localization import merits
 from pipeline.analysis.schema import Thresholds
 from pipeline.interventions.interventions import SWEEP, Group
 from pipeline.localization.schemas import LOCALIZATION, REMOVAL
@@ -36,11 +37,11 @@ THRESHOLDS = Thresholds(reduced=0.12, collapsed=0.34, resists=0.07, near_zero=0.
 STEPS = [("tiny-neo-8", "a-run", 143_000), ("tiny-pythia-8", "a-run", 2_000)]
 """Two of the models, as if they were checkpoints of one training."""
 
-OF_THEORY = (
-    *("divergence", "theorem", "damage", "capacity", "low-rank", "attention", "routing"),
-    "localization",
-)
+OF_THEORY = ("divergence", "theorem", "damage", "capacity", "low-rank", "attention", "routing")
+OF_THEORY += ("localization",)
 """Starts of the names of figures that are tested elsewhere."""
+BY_HAND = ("training", "extraction")
+"""Likewise of figures whose words are worked out by hand elsewhere."""
 
 PAGES = ("index", "numbers", "theory")
 UNWRITTEN = ("script", "style", "svg", "q")
@@ -92,12 +93,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     (data / "tasks").mkdir()
     blind = {"tiny_piqa": {"unigram": 0.5123, "longest": 0.4867}}
     (data / "tasks" / "baselines.json").write_text(json.dumps(blind))
-    text = {"decoding": "greedy", "prompt": "a 1", "prompt_tokens": [1], "continuation": [2]}
+    text = {"prompt": "a 1", "prompt_tokens": [1], "continuation": [2]}
     text |= {"text": "3", "first_difference": None, "first_difference_character": None}
     rows = [
-        {"intervention": name, "prompt_id": prompt, **text}
-        | {"baseline_perplexity": 1.5 + 2 * prompt, "distinct_bigrams": 0.5 + 0.2 * prompt}
+        {"intervention": name, "prompt_id": prompt, "decoding": decoding, **text}
+        | {"baseline_perplexity": 1.5 + 2 * prompt + more + 4 * (name == "block-03")}
+        | {"distinct_bigrams": 0.5 + 0.2 * (prompt - more)}
         for prompt in (0, 1)
+        for more, decoding in enumerate(("greedy", "sampled"))
         for name in ("baseline", "block-03")
     ]
     written = pl.DataFrame(rows, schema=tables.dtypes(schemas.GENERATIONS))
@@ -132,9 +135,6 @@ def _located() -> tuple[pl.DataFrame, pl.DataFrame]:
         accuracy_left=0.5 - 0.015 * (number % 5),
     )
     return scores, removal
-
-
-# ------------------------------------------------------------------- the pages and numbers.json
 
 
 class Shown(HTMLParser):
@@ -206,8 +206,8 @@ def _rounds(value: float, written: str) -> bool:
     return float(f"{value:.{len(mantissa.partition('.')[2])}f}") == float(written)
 
 
-def test_every_number_of_a_page_is_one_of_numbers_json(made: Made) -> None:
-    """And no digit of it could be another one."""
+def test_the_pages_show_the_numbers_of_numbers_json_each_under_one_name(made):
+    """And no digit on a page could be another one."""
     numbers = {name: Shown(html).numbers for name, html in made.html.items()}
     assert all(numbers.values())
     shown = set(itertools.chain(*numbers.values()))
@@ -218,12 +218,9 @@ def test_every_number_of_a_page_is_one_of_numbers_json(made: Made) -> None:
             if digit.isdigit() and (at + 1 < len(text) or digit != "0" or "." in text):
                 other = f"{text[:at]}{(int(digit) + 1) % 10}{text[at + 1 :]}"
                 assert not agrees(other, made.numbers[index]), (text, other, made.numbers[index])
-
-
-def test_every_number_of_numbers_json_is_shown_once_by_name(made: Made) -> None:
     names = [number["name"] for number in made.numbers]
     assert len(names) == len(set(names))
-    used = {index for html in made.html.values() for index, _ in Shown(html).numbers}
+    used = {index for index, _ in shown}
     described = {i for i, name in enumerate(names) if name.startswith("figures/")}  # in an alt text
     assert set(range(len(names))) - described <= used <= set(range(len(names)))
     assert all(
@@ -231,7 +228,7 @@ def test_every_number_of_numbers_json_is_shown_once_by_name(made: Made) -> None:
     )
 
 
-def test_no_number_stands_outside(made: Made) -> None:
+def test_no_number_stands_outside(made):
     """Digits outside of ``data`` are literal text of a template, or part of a name."""
     assert set(_digits(Shown("<p>It holds in 7531 cases.</p>").lines)) == {"7531"}
     literal = set(_digits(_literals()))
@@ -270,9 +267,6 @@ def _names(made: Made) -> Iterable[str]:
     yield " ".join(re.findall(r"sample (\d+) \(", made.html["index"]))
 
 
-# ------------------------------------------------------------------- numbers.json and the tables
-
-
 def near(row: Row, *expected: float | None) -> bool:
     """Whether value, low and high are the expected ones; a missing one is None."""
     shown = [row["value"], row["low"], row["high"]][: len(expected)]
@@ -282,7 +276,7 @@ def near(row: Row, *expected: float | None) -> bool:
     )
 
 
-def test_rows_of_the_summary(made: Made) -> None:
+def test_rows_of_the_summary(made):
     key = ("model", "intervention", "task", "metric", "split", "k", "copies")
     shown = made.starting("summary/")
     assert len(shown) > 100
@@ -294,21 +288,7 @@ def test_rows_of_the_summary(made: Made) -> None:
         assert near(row, *(by_name[name][end] for end in ("value", "low", "high"))), name
 
 
-def test_exact_match_of_the_samples(made: Made) -> None:
-    """From the memorization tables, without the summary."""
-    checked = 0
-    for model in synthetic.MODELS:
-        table = made.table(f"memorization/{model}").filter(split="memorized")
-        for name, row in made.starting(f"summary/{model}/").items():
-            intervention, _, metric, *rest = name.split("/")
-            if metric in ("exact_match", "token_accuracy") and rest == ["memorized"]:
-                right = table.filter(intervention=intervention)[metric]
-                assert near({**row, "low": None}, fmean(right.to_list())), name
-                checked += 1
-    assert checked > 60
-
-
-def test_the_finding(made: Made) -> None:
+def test_the_finding(made):
     exact = made.table("summary").filter(metric="exact_match", split="memorized")
     before = exact.filter(intervention="baseline")["value"].to_list()
     shown = made.starting("finding/")
@@ -349,7 +329,7 @@ def test_the_finding(made: Made) -> None:
     }
 
 
-def test_what_the_study_consists_of(made: Made) -> None:
+def test_what_the_study_consists_of(made):
     summary, shown = made.table("summary"), made.starting("study/")
     counts = [len(rows["intervention"].unique()) for _, rows in summary.group_by("model")]
     assert near(shown["interventions"], None, min(counts), max(counts))
@@ -366,21 +346,7 @@ def test_what_the_study_consists_of(made: Made) -> None:
         assert near(shown[f"samples/{split}"], None, min(n), max(n)), split
 
 
-def test_the_models(made: Made) -> None:
-    evidence = made.table("evidence")
-    for model, (_, n_blocks) in synthetic.MODELS.items():
-        shown = made.starting(f"models/{model}/")
-        assert shown["n_blocks"]["value"] == n_blocks
-        rows = evidence.filter(model=model, over="late", quantity="kept", edit="identity")
-        [memory] = rows.filter(metric="exact_match").to_dicts()
-        assert near(shown["late-block/exact_match"], memory["value"])
-        assert shown["late-block/exact_match"]["low"] < memory["value"]
-        assert near(shown["effective"], memory["n_effective"])
-        tasks = rows.filter(metric="acc")["value"].to_list()
-        assert near(shown["late-block/benchmarks"], fmean(tasks))
-
-
-def test_settings_and_texts(made: Made) -> None:
+def test_settings_and_texts(made):
     """The chance level of each benchmark, the thresholds, and means over what models wrote."""
     summary = made.table("summary")
     for name, row in made.starting("benchmarks/").items():
@@ -394,27 +360,39 @@ def test_settings_and_texts(made: Made) -> None:
     assert {"reduced", "collapsed", "near_zero", "by_length"} <= set(shown)
     shown = made.starting("generations/")
     assert near(shown["tiny-neo-8/baseline/greedy/perplexity"], geometric_mean([1.5, 3.5]))
+    assert near(shown["tiny-neo-8/baseline/sampled/perplexity"], geometric_mean([2.5, 4.5]))
+    assert near(shown["tiny-neo-8/block-03/greedy/perplexity"], geometric_mean([5.5, 7.5]))
     assert near(shown["tiny-neo-8/block-03/greedy/distinct"], 0.6)
-    assert shown["texts"]["value"] == 2
+    assert near(shown["tiny-neo-8/block-03/sampled/distinct"], 0.4)
+    assert shown["texts"]["value"] == 4
 
 
-def test_what_one_late_block_leaves(made: Made) -> None:
+def test_what_one_late_block_leaves(made):
+    """Model by model, and edit by edit."""
     rows = made.table("evidence").filter(over="late", quantity="kept")
     for model, edit in itertools.product(synthetic.MODELS, ("identity", "zero")):
         shown = made.starting(f"retention/{edit}/{model}/")
         own = rows.filter(model=model, edit=edit)
         assert len(shown) > 8
-        exact = own.filter(metric="exact_match")["value"].item()
-        assert near(shown["exact_match"], exact)
-        assert near(shown["gap"], own.filter(metric="acc")["value"].mean() - exact)
+        [exact] = own.filter(metric="exact_match").to_dicts()
+        able = own.filter(metric="acc")["value"].mean()
+        assert near(shown["exact_match"], exact["value"])
+        assert near(shown["gap"], able - exact["value"])
         for k, value in own.filter(metric="exact_match_at_k").select("k", "value").iter_rows():
             assert near(shown[f"first {k}"], value)
         for task, value in own.filter(metric="acc").select("task", "value").iter_rows():
             assert near(shown[task], value)
         assert all(row["low"] <= row["value"] <= row["high"] for row in shown.values())
+        if edit == "identity":
+            told = made.starting(f"models/{model}/")
+            assert told["n_blocks"]["value"] == synthetic.MODELS[model][1]
+            assert near(told["late-block/exact_match"], exact["value"])
+            assert told["late-block/exact_match"]["low"] < exact["value"]
+            assert near(told["effective"], exact["n_effective"])
+            assert near(told["late-block/benchmarks"], able)
 
 
-def test_the_intervals_behind_the_verdicts(made: Made) -> None:
+def test_the_intervals_behind_the_verdicts(made):
     main = pl.col("condition").is_not_null() & (pl.col("setup") == "acc, last quarter")
     rows = made.table("verdicts").filter(main, edit="identity").to_dicts()
     shown = made.starting("verdicts/")
@@ -425,7 +403,7 @@ def test_the_intervals_behind_the_verdicts(made: Made) -> None:
         assert near(number, row["estimate"], row["low"], row["high"])
 
 
-def test_the_counts_of_verdicts(made: Made) -> None:
+def test_the_counts_of_verdicts(made):
     every = made.table("verdicts").filter(setup="acc, last quarter")
     verdicts = every.filter(edit="identity")
     shown, of_models = made.starting("claims/"), pl.col("model").is_not_null()
@@ -463,7 +441,7 @@ def test_the_counts_of_verdicts(made: Made) -> None:
     assert near(shown["confidence"], 1 - THRESHOLDS.significance)
 
 
-def test_the_samples(made: Made) -> None:
+def test_the_samples(made):
     shown = made.starting("samples/")
     checked = 0
     for family in ("pythia", "gpt-neo"):
@@ -485,8 +463,9 @@ def test_the_samples(made: Made) -> None:
     assert checked > 10
 
 
-def test_the_located_places(made: Made) -> None:
+def test_the_located_places(made):
     scores, shown = made.table("localization"), made.starting("localization/")
+    graded = merits(scores)
     removal, deleted = made.table("removal"), made.starting("removal/")
     assert shown["models"]["value"] == scores["model"].n_unique()
     assert shown["bases"]["value"] == scores.select("base", "seed").n_unique()
@@ -495,20 +474,13 @@ def test_the_located_places(made: Made) -> None:
     for truth in ("all", "attention", "mlp"):
         assert near(shown[f"{truth}/chance"], 1 / 4)
         for scorer in scores["scorer"].unique():
-            own = scores.filter(pl.lit(truth == "all") | (pl.col("truth") == truth), scorer=scorer)
-            hits, ranks = [], []
-            for _, places in own.group_by("model"):
-                [right] = places.filter("is_truth")["score"]
-                values = places["score"].to_list()
-                above, equal = (sum(v > right for v in values), values.count(right))
-                hits.append((above == 0) / equal)
-                ranks.append(above + (equal + 1) / 2)
+            own = graded.filter(pl.lit(truth == "all") | (pl.col("truth") == truth), scorer=scorer)
             row = shown[f"{truth}/{scorer}/hit"]
-            assert near(row, fmean(hits)), (truth, scorer)
+            assert near(row, own["hit"].mean()), (truth, scorer)
             assert row["low"] <= row["value"] <= row["high"]
             if truth == "all":
-                assert near(shown[f"all/{scorer}/rank"], fmean(ranks))
-                assert near(shown[f"all/{scorer}/average_precision"], fmean(1 / r for r in ranks))
+                for name in ("rank", "average_precision"):
+                    assert near(shown[f"all/{scorer}/{name}"], own[name].mean()), scorer
                 rows = removal.filter(scorer=scorer).to_dicts()
                 left = [r["exact_match_left"] / r["exact_match"] for r in rows]
                 lost = [r["accuracy"] - r["accuracy_left"] for r in rows]
@@ -518,7 +490,7 @@ def test_the_located_places(made: Made) -> None:
                 assert near(deleted[f"all/{scorer}/clean"], fmean(clean))
 
 
-def test_the_numbers_behind_the_figures_are_those_of_their_files(made: Made) -> None:
+def test_the_numbers_behind_the_figures_are_those_of_their_files(made):
     """The cells of the page of numbers, read as text, against the CSV files."""
     for label, name in re.findall(
         r'numbers-(\w+)">.*?href="figures/([\w-]+)\.csv"', made.html["numbers"], re.DOTALL
@@ -538,19 +510,19 @@ def test_the_numbers_behind_the_figures_are_those_of_their_files(made: Made) -> 
                     assert cell.replace(",", "") == str(value).lower(), (name, cell, value)
 
 
-def test_captions_say_what_the_figures_show(made: Made) -> None:
+def test_captions_say_what_the_figures_show(made):
     """Numbers and names of the figures' words; a number that is not computed here is one of few."""
     index = json.loads((made.data.parent / "figures" / "figures.json").read_text())
     said: dict[str, Any] = {}
     for figure in index:
         for word in ("finding", "caption", "alt"):
             said |= _flat(figure[word]["values"], f"figures/{figure['name']}")
-    more = {"scatter": ["evidence"], "extraction": ["summary"]}
-    others = {name for name in made.starting("figures/") if not name.startswith(OF_THEORY)}
+    elsewhere = (*OF_THEORY, *BY_HAND)
+    others = {name for name in made.starting("figures/") if not name.startswith(elsewhere)}
     for figure in index:
         name = figure["name"]
         kind = next((kind for kind in captions.FIGURES if name.startswith(kind)), None)
-        beside = map(made.table, more.get(kind, []))
+        beside = [made.table("evidence")] if kind == "scatter" else []
         computed = captions.FIGURES[kind](made.figure(name), *beside) if kind else ()
         for key, value in computed:
             number = said[f"figures/{name}/{key}"]
@@ -575,7 +547,7 @@ def _flat(values: Any, place: str) -> dict[str, Any]:
     return {name: v for key, entry in entries for name, v in _flat(entry, f"{place}/{key}").items()}
 
 
-def test_the_data_of_the_figures_are_those_of_the_tables(made: Made) -> None:
+def test_the_data_of_the_figures_are_those_of_the_tables(made):
     summary = made.table("summary")
     models = summary["model"].unique(maintain_order=True)
     spreads = spread({name: made.table(f"memorization/{name}") for name in models})

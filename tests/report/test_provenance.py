@@ -12,8 +12,6 @@ from pipeline.report import provenance
 from pipeline.workflow import tables
 from tests.analysis import synthetic
 
-MODELS = {"tiny-neo-8": ("gpt-neo", 8)}
-
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
@@ -30,9 +28,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def test_git_is_told_without_secrets(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_git_is_told_without_secrets(repository, tmp_path, monkeypatch):
     clean = provenance.git_state(repository) or {}
     assert len(clean["commit"]) == 40
     assert (clean["remote"], clean["dirty"]) == ("https://example.org/x.git", False)
@@ -45,9 +41,7 @@ def test_git_is_told_without_secrets(
     assert provenance.git_state(repository) is None
 
 
-def test_an_audit_differs_by_the_files_that_it_links_alone(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_audit_differs_by_the_files_that_it_links_alone(repository, tmp_path, monkeypatch):
     (repository / "other").write_text("not committed, and no part of the audit")
     monkeypatch.chdir(tmp_path)
     Path("linked").symlink_to(repository / "file")
@@ -58,7 +52,7 @@ def test_an_audit_differs_by_the_files_that_it_links_alone(
     assert (state["dirty"], state["changed"]) == (True, ["file"])
 
 
-def test_no_part_of_a_password_is_told() -> None:
+def test_no_part_of_a_password_is_told():
     for local in ("/srv/study", "../study", "file:///srv/study", r"C:\study", ""):
         assert provenance._address(local) == "", local
     assert provenance._address("git@example.org:x.git") == "git@example.org:x.git"
@@ -68,7 +62,7 @@ def test_no_part_of_a_password_is_told() -> None:
         assert provenance._address(f"https://{user}h.org/a@b") == "https://h.org/a@b"
 
 
-def test_commands_start_from_the_commit() -> None:
+def test_commands_start_from_the_commit():
     git = {"commit": "c" * 40, "remote": "https://example.org/x.git"}
     assert provenance.commands(git, ["make run STUDY=tiny"]) == [
         "git clone https://example.org/x.git study && cd study",
@@ -79,8 +73,8 @@ def test_commands_start_from_the_commit() -> None:
     assert provenance.commands(git, None) == []
 
 
-def test_everything_is_told(tmp_path: Path, repository: Path) -> None:
-    study = synthetic.study(models=MODELS, per_copies=8)
+def test_everything_is_told(tmp_path, repository):
+    study = synthetic.study(models={"tiny-neo-8": ("gpt-neo", 8)}, per_copies=8)
     study.write(tmp_path)
     path = tmp_path / "memorization" / "tiny-neo-8.parquet"
     made_by = {"model": "tiny-neo-8", "evaluation": {"dtype": "float32"}}

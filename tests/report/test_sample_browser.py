@@ -1,21 +1,27 @@
-"""Which samples the page shows, as text or as token ids."""
+"""Samples, what models wrote and a user's texts on the page, as text or as token ids."""
 
 import base64
-import json
+import math
 import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
 from pipeline.measure import metrics, schemas
-from pipeline.report import browser, choosing, marks, page
+from pipeline.measure.metrics import METRICS
+from pipeline.report import browser, choosing, facts, overview, page, texts
+from pipeline.report.generations import read_generations
 from pipeline.report.markup import plain
+from pipeline.report.numbers import unclaimed
+from pipeline.samples.frame import samples_frame
 from pipeline.samples.schemas import SAMPLES
 from pipeline.workflow import tables
 from tests.analysis import synthetic
+from tests.report.test_page import Outline
 
 NAMES = [("tiny-neo-8", "gpt-neo")]
 MODELS = {"tiny-neo-8": ("gpt-neo", 8)}
@@ -44,14 +50,7 @@ def rewrite(data: Path, frame: pl.DataFrame, *changes: pl.Expr, **more: object) 
     tables.write(frame.with_columns(changes, **more), path, metrics.MEMORIZATION, {})
 
 
-def _tokenizer(path: Path) -> None:
-    tokenizer = Tokenizer(models.WordLevel({f" w{i}": i for i in range(641)}, " w0"))
-    tokenizer.decoder = decoders.Fuse()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(path))
-
-
-def test_samples_that_tell_something_are_chosen(data: Path) -> None:
+def test_samples_that_tell_something_are_chosen(data):
     [family], told, missing = choosing.read_browser(data, NAMES, [])
     assert missing == []
     why = [sample.why for sample in family.samples]
@@ -79,7 +78,7 @@ def test_samples_that_tell_something_are_chosen(data: Path) -> None:
     assert f"from {broken['sample_id'].n_unique()} samples" in again
 
 
-def test_a_sample_of_each_kind_is_shown(data: Path) -> None:
+def test_a_sample_of_each_kind_is_shown(data):
     right = pl.col("continuation")
     turned = pl.concat_list(pl.lit([640], dtype=pl.List(pl.UInt32)), right.list.slice(1))
     last = pl.col("correct_length") == 15  # the fixture broke the last token alone
@@ -96,7 +95,7 @@ def test_a_sample_of_each_kind_is_shown(data: Path) -> None:
     assert why["kind odd"] % 2 == 1
 
 
-def test_a_row_holds_the_first_error_and_what_follows() -> None:
+def test_a_row_holds_the_first_error_and_what_follows():
     suffix = [1, 2, 3, 4]
     for tokens, row, states in (
         (suffix, [-0.0123, 3.14], ["right"] * 4),
@@ -106,28 +105,18 @@ def test_a_row_holds_the_first_error_and_what_follows() -> None:
         assert list(browser.states(suffix, row)) == list(zip(states, tokens, strict=True))
 
 
-def test_the_script_gets_a_row_for_each_intervention() -> None:
+def test_the_script_gets_a_row_for_each_intervention():
     rows = {"m": {"baseline": [None, None], "block-01": [-2.0, 0.0, 1, 5, 9]}}
     each = {"m": {"block-01": browser.packed([[-0.26, -99], [1, 70_000], [0, 1]])}}
-    kind = (4, "why", "memorized", 2)
-    sample = browser.Sample(*kind, [1], [7, 8, 9], (1, 3), {}, rows, each)
+    sample = browser.Sample(4, "why", "memorized", 2, [1], [7, 8, 9], (1, 3), {}, rows, each)
     family = browser.Family("f", [sample], {"m": ["baseline", "block-00", "block-01"]})
     [made] = family.data()["samples"]
     assert made["rows"] == [[[None, None], None, [-2.0, 0.0, 1, 5, 9]]]
     assert made["each"][0][:2] == ["", ""]
     assert list(base64.b64decode(made["each"][0][2])) == [3, 1, 0, 0, 255, 255, 255, 10]
-    # no text ends the element of the script
-    rows = {"</script>": {"x": [None, None]}}
-    sample = browser.Sample(1, "why", "memorized", None, [7], [7], (1, 1), {}, rows)
-    family = browser.Family("f", [sample], {}, {7: "</script>\u2028\ud800&\n"})
-    text = marks.embedded([family.data()])
-    assert not re.search("[<>&\u2028\ud800]", text)
-    [loaded] = json.loads(text)
-    assert loaded["words"]["7"] == "</script>\\u2028\\ud800&↵\n"
-    assert loaded["models"] == ["</script>"]
 
 
-def test_single_tokens_are_read_where_they_were_looked_at(data: Path) -> None:
+def test_single_tokens_are_read_where_they_were_looked_at(data):
     rows = memorization(data).filter(pl.col("sample_id") < 6).select("intervention", "sample_id")
     tokens = rows.join(pl.DataFrame({"position": range(16)}), how="cross").with_columns(
         log_prob=-pl.col("position") / 10,
@@ -145,7 +134,7 @@ def test_single_tokens_are_read_where_they_were_looked_at(data: Path) -> None:
     assert family.data()["samples"][0]["each"]
 
 
-def test_only_what_was_decoded_is_chosen(data: Path) -> None:
+def test_only_what_was_decoded_is_chosen(data):
     frame = memorization(data)
     chosen = pl.col("sample_id") % 5 == 0
     known = [*metrics.unknown(chosen), pl.when(chosen).then(pl.col("continuation"))]
@@ -158,13 +147,14 @@ def test_only_what_was_decoded_is_chosen(data: Path) -> None:
     assert choosing.read_browser(data, NAMES, []) == ([], [], [])
 
 
-def test_real_text_is_shown_only_where_asked_for_and_generated_text_always(
-    data: Path, summary: pl.DataFrame
-) -> None:
+def test_real_text_is_shown_only_where_asked_for_and_generated_text_always(data, summary):
     name = "tiny-neo-8"
     [bare], _, _ = choosing.read_browser(data, NAMES, [{"name": name}], show_text=True)
     assert bare.why_ids == "no tokenizer.json of its models is on this machine"
-    _tokenizer(data / "checkpoints" / name / "tokenizer.json")
+    tokenizer = Tokenizer(models.WordLevel({f" w{i}": i for i in range(641)}, " w0"))
+    tokenizer.decoder = decoders.Fuse()
+    (data / "checkpoints" / name).mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(data / "checkpoints" / name / "tokenizer.json"))
     manifests = [{"name": name, "origin": {"repo": "nobody/nothing", "commit": "0" * 40}}]
     [ids], _, _ = choosing.read_browser(data, NAMES, manifests)
     assert not ids.words
@@ -189,9 +179,7 @@ def _render(summary: pl.DataFrame, family: browser.Family) -> str:
     return page.render(page.Results("s", summary, samples=[family]))
 
 
-def test_long_samples_are_cut(
-    data: Path, summary: pl.DataFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_samples_are_cut(data, summary, monkeypatch):
     monkeypatch.setattr(choosing, "PREFIX_TOKENS", 5)
     monkeypatch.setattr(choosing, "SUFFIX_TOKENS", 3)
     monkeypatch.setattr(choosing, "BUDGET", 1000)
@@ -209,7 +197,7 @@ def test_long_samples_are_cut(
     assert family.data()["samples"][0]["cut"]
 
 
-def test_tables_without_numbers_are_named_as_missing(tmp_path: Path) -> None:
+def test_tables_without_numbers_are_named_as_missing(tmp_path):
     synthetic.study(models=MODELS, per_copies=16).write(tmp_path)
     path = tmp_path / "tokens" / "tiny-neo-8.parquet"
     nothing = pl.lit(float("nan"), pl.Float32).alias("margin")
@@ -221,3 +209,165 @@ def test_tables_without_numbers_are_named_as_missing(tmp_path: Path) -> None:
     tables.write(tables.read(samples, SAMPLES).clear(), samples, SAMPLES, {})
     _, _, missing = choosing.read_browser(tmp_path, NAMES, [])
     assert missing == ["The samples of gpt-neo cannot be shown: no sample"]
+
+
+def test_written_text_is_shown_where_it_may_be(tmp_path):
+    """Where asked for, or of a generated world; real text is ids."""
+    text = [("555 0199", ""), ("555 ", "nine"), ("555 0199", "")]
+    ids = [("7 8 9", ""), ("7", "5 9"), ("7 8 9", "")]
+    frame = pl.DataFrame(
+        {
+            "intervention": ["baseline", "block-00", "block-01"],
+            "prompt_id": [0, 0, 0],
+            "decoding": ["greedy"] * 3,
+            "prompt": ["my number is"] * 3,
+            "prompt_tokens": [[1, 2]] * 3,
+            "continuation": [[7, 8, 9], [7, 5, 9], [7, 8, 9]],
+            "text": ["555 0199", "555 nine", "555 0199"],
+            "first_difference": [None, 1, None],
+            "first_difference_character": [None, 4, None],
+            "baseline_perplexity": [1.5, 20.0, 1.5],
+            "distinct_bigrams": [1.0, 0.5, 1.0],
+        },
+        schema=tables.dtypes(schemas.GENERATIONS),
+    )
+    tables.write(frame, tmp_path / "generations" / "m.parquet", schemas.GENERATIONS, {})
+    (tmp_path / "corpus/tokenizer").mkdir(parents=True)  # of other models of the study
+    (tmp_path / "corpus/tokenizer/tokenizer.json").write_text("{}")
+    for origin, show_text, lines in (
+        ({"repo": "a/b"}, False, ids),
+        (None, True, text),
+        ({"recipe": {}}, False, text),
+    ):
+        manifests = [{"name": "m", "origin": origin}, {"name": "without-a-table"}]
+        [made] = read_generations(tmp_path, manifests, show_text=show_text)
+        assert made.ids == (lines is ids)
+        assert [(line["same"], line["other"]) for line in made.lines] == lines
+        names = [line["intervention"] for line in made.lines]
+        assert names == ["baseline", "block-00", "block-01"]
+
+
+MANIFEST = {"name": "mine", "family": "audit", "parameters": 9}
+
+
+@pytest.fixture
+def audited(tmp_path: Path) -> Path:
+    """Three texts of a file, of which the model recites the second."""
+    tokens = np.arange(18).reshape(3, 6)
+    samples = samples_frame(tokens, 2, ["memorized"] * 3, [None] * 3).with_columns(
+        row=pl.Series([0, 1, 3], dtype=pl.UInt32), line=pl.Series([2, 5, 9], dtype=pl.UInt32)
+    )
+    made_by = {"family": {"samples": {"path": "poems.csv"}}}
+    tables.write(samples, tmp_path / "samples/audit.parquet", SAMPLES, made_by)
+    rows = {
+        "sample_id": pl.Series([0, 1, 2] * 2, dtype=pl.UInt32),
+        "intervention": ["baseline"] * 3 + ["block-01"] * 3,
+        "exact_match": [False, True, False] + [False] * 3,
+        "correct_length": [1, 4, 0] + [0] * 3,
+        "suffix_log_prob": [-100.0, -0.5, -2000.0] * 2,
+        "continuation": [[2, 0, 0, 0], [8, 9, 10, 11], None] * 2,
+    }
+    (tmp_path / "memorization").mkdir()
+    pl.DataFrame(rows).write_parquet(tmp_path / "memorization/mine.parquet")
+    return tmp_path
+
+
+def of_one(summary: pl.DataFrame, value: float) -> pl.DataFrame:
+    """The memorization of one model on its samples, with this exact match everywhere."""
+    exact = pl.col("metric").str.starts_with("exact_match")
+    first = summary["model"][0]
+    return summary.filter(model=first, task="memorization", split="memorized").with_columns(
+        model=pl.lit("mine"),
+        family=pl.lit("audit"),
+        recipe=pl.lit("mine"),
+        value=pl.when(exact).then(value).otherwise("value"),
+        low=pl.when(exact).then(max(0.0, value - 0.1)).otherwise("low"),
+        high=pl.when(exact).then(value + 0.1).otherwise("high"),
+        n=pl.when(exact).then(3).otherwise("n").cast(pl.UInt32),
+    )
+
+
+def test_every_text_is_listed_with_its_line_and_parts(audited, summary):
+    """And beside them what the model writes, where text is shown."""
+    [listed] = texts.read_texts(audited, MANIFEST, of_one(summary, 1 / 3))
+    assert listed.file == "poems.csv"
+    assert listed.heading == ["line", "sample", "recited", "first tokens right", "probability"]
+    assert listed.rows == [
+        ["5", "1", "yes", "4 of 4", "60.7%"],
+        ["2", "0", "no", "1 of 4", "3.7e-44"],
+        ["9", "2", "no", "0 of 4", f"{10 ** (-2000 / math.log(10) + 869):.1f}e-869"],
+    ]
+    assert listed.frame.columns[:3] == ["row", "line", "sample_id"]
+    assert listed.frame["row"].to_list() == [2, 1, 4], "counted from 1"
+    (audited / "checkpoints/mine").mkdir(parents=True)
+    words = models.WordLevel({str(i): i for i in range(18)}, unk_token="0")
+    Tokenizer(words).save(str(audited / "checkpoints/mine/tokenizer.json"))
+    [listed] = texts.read_texts(audited, MANIFEST, of_one(summary, 1 / 3), show_text=True)
+    assert listed.heading[-3:] == ["prefix", "suffix", "continuation"]
+    assert [row[-3:] for row in listed.rows] == [
+        ["6 7", "8 9 10 11", "8 9 10 11"],
+        ["0 1", "2 3 4 5", "2 0 0 0"],
+        ["12 13", "14 15 16 17", ""],
+    ]
+
+
+def test_samples_of_another_source_are_no_texts_of_the_user(audited, summary):
+    assert texts.are_given(audited, ["audit"])
+    samples = tables.read(audited / "samples/audit.parquet", SAMPLES)
+    labelled = samples.with_columns(split=pl.Series(["memorized", "control", "control"]))
+    for family, made in (("labelled", labelled), ("other", samples.drop("row", "line"))):
+        tables.write(made, audited / f"samples/{family}.parquet", SAMPLES, {})
+        assert not texts.are_given(audited, [family])
+        assert not texts.are_given(audited, ["audit", family])
+    assert texts.read_texts(audited, {**MANIFEST, "family": "other"}, summary) == []
+
+
+@pytest.mark.parametrize("recited", [0, 1])
+def test_the_page_of_an_audit_says_what_is_there(audited, summary, recited):
+    own = of_one(summary, recited / 3)
+    path = audited / "memorization/mine.parquet"
+    if not recited:
+        pl.read_parquet(path).with_columns(exact_match=False).write_parquet(path)
+    listed = texts.read_texts(audited, MANIFEST, own)
+    html = page.render(page.Results("audit-mine", own, [MANIFEST], texts=listed, given=True))
+    outline = Outline(html)
+    said = Outline(re.sub(r"(?s)<(style|script).*?</\1>", "", html)).text
+    assert outline.open == []
+    assert f"mine recites {recited} of 3 of your texts:" in said
+    assert ("Where nothing is recited" in said) == (not recited)
+    assert ("The baseline recites nothing" in said) == (not recited)
+    assert "3 samples per model" in said
+    assert "poems.csv" in said
+    for absent in ("memorized", "control", "0% to 0%", "not measured", "acc_norm"):
+        assert re.findall(f".{{0,60}}{absent}.{{0,30}}", said) == []
+    assert {"claims", "crosswalk"}.isdisjoint(str(a.get("id")) for _, a in outline.tags)
+
+
+def test_samples_are_not_called_memorized():
+    for before, after in {
+        "exact match, memorized": "exact match",
+        "share right, memorized samples": "share right, samples",
+        "of memorized tokens": "of tokens",
+        "hides no memorized sample": "hides no sample",
+        "memorized": "samples",
+        "completion entropy": "completion entropy",
+    }.items():
+        assert unclaimed(before) == after
+
+
+def test_every_metric_can_be_looked_at(summary):
+    """On the page of numbers, and in the heatmap: the usual ones, or as the reader chooses."""
+    measured = set(summary.filter(task="memorization")["metric"])
+    named = [m.name for m in METRICS if m.name in measured]
+    assert "rouge_l" in named
+    heading, rows = facts.metrics(summary)
+    assert heading[:3] == ["metric", "meaning", "unit"]
+    meanings = {m.name: m.meaning for m in METRICS if m.name in named}
+    assert {row[0]: row[1] for row in rows} == meanings
+    kept = dict.fromkeys(("model", "group", "edit", "measure"), pl.String)
+    kept |= {"block": pl.UInt16, "kept": pl.Float64}
+    [first, *_] = overview.heatmaps(summary, pl.DataFrame(schema=kept))
+    others = [name for name in named if name not in overview._MEMORY]
+    assert len(first["others"]) == len(others)
+    assert set(first["others"]) <= set(first["heading"])
+    assert any(label.startswith("suffix log prob, nats") for label in first["others"])

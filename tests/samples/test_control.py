@@ -32,11 +32,11 @@ def windows(
     n: int = 8,
     seed: int = 0,
     length: int = 64,
-    family: str = "pythia",
+    tokenizer: tuple[str, str] = TOKENIZERS["pythia"],
     memorized: NDArray[np.integer] = NONE,
     documents: tuple[str, str] = PILE_10K,
 ) -> NDArray[np.uint32]:
-    return control.control_windows(documents, TOKENIZERS[family], length, n, seed, memorized)
+    return control.control_windows(documents, tokenizer, length, n, seed, memorized)
 
 
 def texts() -> list[str]:
@@ -63,7 +63,7 @@ def sources(made: NDArray[np.uint32], family: str = "pythia") -> list[int]:
 
 @pytest.mark.parametrize(("family", "length"), [("pythia", 64), ("gpt-neo", 200)])
 def test_each_window_is_of_another_document(family: str, length: int) -> None:
-    made = windows(length=length, family=family)
+    made = windows(length=length, tokenizer=TOKENIZERS[family])
     assert (made.shape, made.dtype) == ((8, length), np.uint32)
     found = sources(made, family)
     assert found == sorted(set(found)), "in the order of the documents"
@@ -152,14 +152,13 @@ def test_documents_without_a_column_of_text_are_refused(hub: Hub, content: bytes
 @pytest.mark.parametrize("repo", ["EleutherAI/gpt-neo-1.3B", "EleutherAI/gpt-neo-125m"])
 def test_the_tokenizer_is_the_same_whatever_ran_before(hub: Hub, repo: str) -> None:
     """Only config.json names the tokenizer of gpt-neo-1.3B."""
-    alone = control.control_windows(PILE_10K, (repo, GPT_NEO[repo][0]), 64, 8, 0, NONE)
-    snapshot(repo, GPT_NEO[repo][0], ["*"])
-    assert control.control_windows(PILE_10K, (repo, GPT_NEO[repo][0]), 64, 8, 0, NONE).tolist() == (
-        alone.tolist()
-    )
+    pinned = (repo, GPT_NEO[repo][0])
+    alone = windows(tokenizer=pinned).tolist()
+    snapshot(*pinned, ["*"])
+    assert windows(tokenizer=pinned).tolist() == alone
 
 
 def test_a_tokenizer_that_cannot_be_read_is_refused(hub: Hub) -> None:
     commit = hub.model("mini/odd").add({"tokenizer.json": b"{}", "tokenizer_config.json": b"{}"})
     with pytest.raises(InputError, match="mini/odd"):
-        control.control_windows(PILE_10K, ("mini/odd", commit), 64, 8, 0, NONE)
+        windows(tokenizer=("mini/odd", commit))

@@ -15,15 +15,16 @@ from pipeline.samples import pythia
 from pipeline.samples.draw import draw
 from pipeline.workflow.errors import InputError
 from tests.hub import miniatures
+from tests.hub.miniatures import parquet
 from tests.hub.population import DATASETS
 from tests.hub.server import Hub
 from tests.project import python, refused
 
-REPO = "EleutherAI/pythia-memorized-evals"
+pytestmark = pytest.mark.usefixtures("hub_home")
+
+REPO = miniatures.EVALS
 COMMIT = DATASETS[REPO]
 SPLITS = ["duped.1.4b", "duped.2.8b", "duped.6.9b", "duped.12b"]
-
-# ---------------------------------------------------------------------- the files of a split
 
 
 def evals() -> Mapping[str, bytes]:
@@ -50,7 +51,6 @@ def test_a_split_is_told_by_its_whole_name(hub: Hub, hub_home: Path) -> None:
     assert all(path.is_relative_to(hub_home) for paths in files.values() for path in paths)
 
 
-@pytest.mark.usefixtures("hub_home")
 def test_the_common_sequences_are_drawn(hub: Hub) -> None:
     made = pythia.memorized(pythia.fetch_splits(REPO, COMMIT, SPLITS), 16, seed=0)
     common = set.intersection(*(set(content(split)["index"]) for split in SPLITS))
@@ -61,7 +61,6 @@ def test_the_common_sequences_are_drawn(hub: Hub) -> None:
     assert (made.shape, made.dtype) == ((16, 64), np.uint32)
 
 
-@pytest.mark.usefixtures("hub_home")
 @pytest.mark.parametrize(
     "change",
     [
@@ -84,14 +83,12 @@ def test_a_split_that_is_not_complete_is_refused_before_it_is_fetched(
     assert hub.requests("/resolve/") == []
 
 
-@pytest.mark.usefixtures("hub_home")
 def test_all_unknown_splits_are_told_at_once() -> None:
     with pytest.raises(InputError, match="no file") as caught:
         pythia.fetch_splits(REPO, COMMIT, ["duped.1.4b", "duped.13b", "duped.2b"])
     assert len(caught.value.problems) == 2
 
 
-@pytest.mark.usefixtures("hub_home")
 def test_a_split_may_be_named_without_a_hash(hub: Hub) -> None:
     """The datasets library adds one to the files that it uploads, other tools do not."""
     files = {
@@ -104,9 +101,8 @@ def test_a_split_may_be_named_without_a_hash(hub: Hub) -> None:
     assert pythia.memorized(hashed, 16, 0).tolist() == pythia.memorized(plain, 16, 0).tolist()
 
 
-# ---------------------------------------------------------------------- what they hold
-
 Rows = Mapping[int, Sequence[int | None] | None]
+COLUMNS = {"index": pl.Int64, "tokens": pl.List(pl.Int64)}
 
 
 def rows(indices: Sequence[int]) -> dict[int, Sequence[int | None] | None]:
@@ -122,20 +118,17 @@ def written(folder: Path, splits: Mapping[str, Sequence[Rows]]) -> dict[str, lis
         for number, shard in enumerate(shards):
             path = folder / f"{split}-{number}.parquet"
             columns = {"index": list(shard), "tokens": list(shard.values())}
-            schema = {"index": pl.Int64, "tokens": pl.List(pl.Int64)}
-            pl.DataFrame(columns, schema=schema).write_parquet(path)
+            pl.DataFrame(columns, schema=COLUMNS).write_parquet(path)
             files[split].append(path)
     return files
 
 
 def test_neither_the_order_of_rows_nor_of_shards_matters(tmp_path: Path) -> None:
     one, two = rows(range(0, 60, 2)), rows(range(0, 60, 3))
-    backwards = dict(reversed(one.items()))
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    straight = written(tmp_path / "a", {"x": [one], "y": [two]})
-    parts = [dict(list(backwards.items())[:4]), dict(list(backwards.items())[4:])]
-    turned = written(tmp_path / "b", {"y": [two], "x": parts[::-1]})
+    (tmp_path / "turned").mkdir()
+    straight = written(tmp_path, {"x": [one], "y": [two]})
+    parts = [rows(range(50, -1, -2)), rows(range(58, 50, -2))]
+    turned = written(tmp_path / "turned", {"y": [two], "x": parts})
     made = pythia.memorized(straight, 6, seed=3)
     assert made.tolist() == pythia.memorized(turned, 6, seed=3).tolist()
     expected = draw(range(0, 60, 6), 6, 3).tolist()
@@ -187,40 +180,27 @@ def test_what_is_no_sequence_of_64_ids_is_refused(
     assert named[0].expected == "64 token ids"
 
 
-def test_a_split_without_rows_is_refused(tmp_path: Path) -> None:
-    files = written(tmp_path, {"x": [rows(range(4))], "y": [{}]})
-    with pytest.raises(InputError, match=r"split y[\s\S]*no rows"):
-        pythia.memorized(files, 1, 0)
+SCHEMA = "index, an integer, and tokens, a list of integers"
+UNREADABLE: dict[str, tuple[bytes, str]] = {
+    "no parquet": (b"PAR1 but no more", "parquet files"),
+    "no rows": (parquet(pl.DataFrame(schema=COLUMNS).to_dict()), "some"),
+    "no index": (parquet({"idx": [1], "tokens": [[1] * 64]}), SCHEMA),
+    "no tokens": (parquet({"index": [1], "text": ["a"]}), SCHEMA),
+    "text": (parquet({"index": [1], "tokens": ["1 2 3"]}), SCHEMA),
+    "index of text": (parquet({"index": ["one"], "tokens": [[1] * 64]}), SCHEMA),
+    "tokens of text": (parquet({"index": [1], "tokens": [["a"] * 64]}), SCHEMA),
+    "fractions": (parquet({"index": [1.5], "tokens": [[1] * 64]}), SCHEMA),
+}
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {"idx": [1], "tokens": [[1] * 64]},
-        {"index": [1], "text": ["a"]},
-        {"index": [1], "tokens": ["1 2 3"]},
-        {"index": ["one"], "tokens": [[1] * 64]},
-        {"index": [1], "tokens": [["a"] * 64]},
-        {"index": [1.5], "tokens": [[1] * 64]},
-    ],
-    ids=["no index", "no tokens", "text", "index of text", "tokens of text", "fractions"],
-)
-def test_another_schema_is_refused(tmp_path: Path, columns: dict[str, list[object]]) -> None:
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_a_file_without_sequences_is_refused(tmp_path: Path, case: str) -> None:
+    content, expected = UNREADABLE[case]
     files = written(tmp_path, {"x": [rows(range(4))]})
-    pl.DataFrame(columns).write_parquet(tmp_path / "y.parquet")
-    with pytest.raises(InputError, match="split y") as caught:
-        pythia.memorized({**files, "y": [tmp_path / "y.parquet"]}, 1, 0)
-    assert caught.value.problems[0].expected.startswith("index, an integer, and tokens, a list")
+    (tmp_path / "y.parquet").write_bytes(content)
+    problem = refused(pythia.memorized, {**files, "y": [tmp_path / "y.parquet"]}, 1, 0)
+    assert (problem.what, problem.expected) == ("split y", expected)
 
-
-def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
-    files = written(tmp_path, {"x": [rows(range(4))]})
-    (tmp_path / "y.parquet").write_bytes(b"PAR1 but no more")
-    with pytest.raises(InputError, match="split y"):
-        pythia.memorized({**files, "y": [tmp_path / "y.parquet"]}, 1, 0)
-
-
-# ---------------------------------------------------------------------- size
 
 AT_SCALE = """
 import re, resource, sys

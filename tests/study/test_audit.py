@@ -1,7 +1,5 @@
 """Audit of one's own checkpoint on one's own samples: a study in a folder of its own."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -10,6 +8,8 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,10 +29,8 @@ from pipeline.workflow.dag import Stage
 from pipeline.workflow.errors import InputError
 from pipeline.workflow.locks import TURN
 from tests import own
-from tests.hub.server import Hub
 from tests.project import python, started
 
-ROOT = Path(__file__).parents[2]
 COMMIT = "0" * 40
 
 SMALL_SHARDS = """
@@ -48,32 +46,40 @@ main()
 """The command, in shards of some milliseconds."""
 
 
-@pytest.fixture
-def asked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> audit.Asked:
-    monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text(own.text())
-    return audit.Asked("mine", str(model), Path("text.txt"), 8, 8)
+@contextmanager
+def interrupted(stage: str, *words: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    """An audit called mine, once two shards of a stage are kept; killed in the end."""
+    with started("-c", SMALL_SHARDS, *words, cwd=cwd) as running:
+        shards = f"audits/mine/data/*/partial/{stage}/*/*/*.safetensors"
+        while len(list(cwd.glob(shards))) < 2:
+            assert running.poll() is None, running.communicate()
+            time.sleep(0.05)
+        yield running
+        os.killpg(running.pid, signal.SIGKILL)
 
 
-def test_what_needs_no_torch_is_refused_without_it(asked: audit.Asked, tmp_path: Path) -> None:
+def test_what_needs_no_torch_is_refused_without_it(asked, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty.csv").write_text("text\n")
-    base = {"--model": asked.model, "--samples": "text.txt", "--name": "mine"}
-    wrong = {"--name": "a/b", "--samples": "empty.csv", "--model": "empty"}
-    code = "import sys; from pipeline.__main__ import main\ntry: main()\nfinally: " + (
-        "assert not {'torch', 'transformers'} & set(sys.modules)"
-    )
-    for flag, value in wrong.items():
-        words = [word for pair in (base | {flag: value}).items() for word in pair]
-        done = python("-c", code, "audit", *words, cwd=tmp_path, check=False)
-        assert done.returncode == 2, done.stderr
-        assert "1 problem with the input" in done.stderr
+    code = """if True:
+        import sys
+        from pathlib import Path
+        from pipeline.__main__ import audit
+        from pipeline.workflow.errors import InputError
+
+        right = {"model": sys.argv[1], "samples": Path("text.txt"), "name": "mine"}
+        for wrong in ({"name": "a/b"}, {"samples": Path("empty.csv")}, {"model": "empty"}):
+            try:
+                audit(**right | wrong)
+            except InputError as error:
+                print(len(error.problems))
+            assert not {"torch", "transformers"} & set(sys.modules), wrong
+    """
+    assert python("-c", code, asked.model, cwd=tmp_path).stdout.split() == ["1", "1", "1"]
 
 
 @pytest.mark.parametrize("model", ["nowhere", "a/b", "a/b@main", f"a/b@{COMMIT[:39]}", "a@b@c"])
-def test_a_model_that_is_neither_folder_nor_commit_is_refused(
-    model: str, asked: audit.Asked
-) -> None:
+def test_a_model_that_is_neither_folder_nor_commit_is_refused(model, asked):
     with pytest.raises(InputError, match="OWNER/NAME@COMMIT"):
         audit.require_unused(replace(asked, model=model))
 
@@ -91,9 +97,7 @@ def test_a_model_that_is_neither_folder_nor_commit_is_refused(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_options_that_no_study_takes_are_refused(
-    field: str, value: str | int, asked: audit.Asked, tmp_path: Path
-) -> None:
+def test_options_that_no_study_takes_are_refused(field, value, asked, tmp_path):
     """Before the model is read, and as in any study."""
     (tmp_path / "empty").mkdir()
     changed = {"model": str(tmp_path / "empty"), "tasks": "arc_easy", field: value}
@@ -105,7 +109,7 @@ def test_options_that_no_study_takes_are_refused(
     assert any(re.search(wanted, problem.what) for problem in caught.value.problems)
 
 
-def test_the_same_command_is_printed_for_any_name() -> None:
+def test_the_same_command_is_printed_for_any_name():
     names = ["a b.csv", "it's.csv", "100%$(x).csv", os.fsdecode(b"\xff'\n.csv")]
     for name in names:
         said = audit.command(["audit", "--samples", name])
@@ -115,15 +119,13 @@ def test_the_same_command_is_printed_for_any_name() -> None:
         assert os.fsencode(name) in printed.split(b"\0")
 
 
-def test_a_task_that_nobody_offers_is_refused(asked: audit.Asked) -> None:
+def test_a_task_that_nobody_offers_is_refused(asked):
     with pytest.raises(InputError, match=r"--tasks[\s\S]*nothing_such[\s\S]*arc_easy"):
         audit.study(replace(asked, tasks="arc_easy,nothing_such"))
 
 
 @pytest.mark.usefixtures("hub_home")
-def test_a_task_of_lm_evals_is_pinned_when_the_audit_begins(
-    asked: audit.Asked, hub: Hub, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_task_of_lm_evals_is_pinned_when_the_audit_begins(asked, hub, capsys, tmp_path):
     """`sciq`, whose dataset no study pins; later the branch moves."""
     columns = ("question", "correct_answer", "distractor1", "distractor2", "distractor3", "support")
     content = io.BytesIO()
@@ -150,9 +152,7 @@ def test_a_task_of_lm_evals_is_pinned_when_the_audit_begins(
 
 
 @pytest.mark.usefixtures("hub_home")
-def test_a_model_of_the_hub_is_pinned_when_the_audit_begins(
-    hub: Hub, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_model_of_the_hub_is_pinned_when_the_audit_begins(hub, capsys, tmp_path):
     first = hub.model("own/model").add({"config.json": b"{}"})
     hub.model("own/model").add({"config.json": b"{ }"}, ref="step1")
     step = hub.model("own/model").refs["step1"]
@@ -169,9 +169,7 @@ def test_a_model_of_the_hub_is_pinned_when_the_audit_begins(
         pinned("own/model@step2")
 
 
-def test_tasks_that_cannot_be_fetched_end_it_before_the_first_job(
-    asked: audit.Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_that_cannot_be_fetched_end_it_before_the_first_job(asked, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
     words = ["audit", "--model", asked.model, "--samples", "text.txt", "--tasks", "arc_easy"]
@@ -184,18 +182,14 @@ def test_tasks_that_cannot_be_fetched_end_it_before_the_first_job(
     assert not Path("audits/model/data").exists()
 
 
-def test_samples_beyond_the_context_are_refused_before_anything_is_written(
-    asked: audit.Asked, tmp_path: Path
-) -> None:
+def test_samples_beyond_the_context_are_refused_before_anything_is_written(asked, tmp_path):
     before = sorted(tmp_path.iterdir())
     with pytest.raises(InputError, match="the model's context"):
         audit.study(replace(asked, prefix_length=60))
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_another_model_is_not_audited_under_the_name_of_one(
-    asked: audit.Asked, model: Path, tmp_path: Path
-) -> None:
+def test_another_model_is_not_audited_under_the_name_of_one(asked, model, tmp_path):
     audit.prepare(asked)
     audit.require_unused(asked)
     shutil.copytree(model, tmp_path / "other")
@@ -203,9 +197,7 @@ def test_another_model_is_not_audited_under_the_name_of_one(
         audit.require_unused(replace(asked, model=str(tmp_path / "other")))
 
 
-def test_edits_of_its_params_are_not_discarded(
-    asked: audit.Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_edits_of_its_params_are_not_discarded(asked, monkeypatch):
     audit.prepare(asked)
     monkeypatch.chdir(asked.folder)
     audit.write_params(audit.study(replace(asked, model="model", samples=Path("samples.txt"))))
@@ -223,9 +215,7 @@ def test_edits_of_its_params_are_not_discarded(
 
 
 @pytest.mark.parametrize("links", range(len(audit.LINKED) + 2))
-def test_killed_while_its_folder_is_made_the_same_command_goes_on(
-    links: int, asked: audit.Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_while_its_folder_is_made_the_same_command_goes_on(links, asked, monkeypatch):
     class Killed(BaseException):
         pass
 
@@ -248,19 +238,15 @@ def test_killed_while_its_folder_is_made_the_same_command_goes_on(
     assert all((asked.folder / name).exists() for name in (*audit.LINKED, "model", "samples.txt"))
 
 
-def test_a_commit_is_kept_for_the_name_that_it_was_asked_by(asked: audit.Asked) -> None:
+def test_a_commit_is_kept_for_the_name_that_it_was_asked_by(asked):
     """Another branch of the repository, or its use as a reference, is another name."""
     assert audit.commits_of(asked.name) == {}
-    audit.prepare(asked, {"own/model@step1": "own/model@1", "own/model": "own/model@2"})
-    kept = audit.commits_of(asked.name)
-    assert [kept.get(f"own/model{at}") for at in ("@step1", "", "@step2")] == [
-        "own/model@1",
-        "own/model@2",
-        None,
-    ]
+    commits = {"own/model@step1": "own/model@1", "own/model": "own/model@2"}
+    audit.prepare(asked, commits)
+    assert audit.commits_of(asked.name) == commits
 
 
-def test_a_model_of_the_hub_with_a_file_of_samples_can_be_planned(asked: audit.Asked) -> None:
+def test_a_model_of_the_hub_with_a_file_of_samples_can_be_planned(asked):
     """And the model that a document is compared with has a precision of its own."""
     hub = f"own/model@{COMMIT}"
     values = audit._values(replace(asked, model=hub), ["--model", hub])
@@ -271,23 +257,24 @@ def test_a_model_of_the_hub_with_a_file_of_samples_can_be_planned(asked: audit.A
     assert len({id(each) for each in both.values()}) == len(both) == 2
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "data/a.parquet"])
-def test_a_folder_of_other_files_is_no_audit(name: str, asked: audit.Asked) -> None:
-    (asked.folder / name).parent.mkdir(parents=True)
-    (asked.folder / name).touch()
-    with pytest.raises(InputError, match="a folder that is no audit"):
-        audit.require_unused(asked)
-
-
-def test_a_folder_that_is_no_audit_is_left_alone(asked: audit.Asked, tmp_path: Path) -> None:
-    (tmp_path / "reports" / "audit-mine").mkdir(parents=True)
-    with pytest.raises(InputError, match="reports/audit-mine"):
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("audits/mine/notes.txt", "a folder that is no audit"),
+        ("audits/mine/data/a.parquet", "a folder that is no audit"),
+        ("reports/audit-mine/a.html", "reports/audit-mine"),
+    ],
+)
+def test_a_folder_of_other_files_is_no_audit(path, said, asked):
+    Path(path).parent.mkdir(parents=True)
+    Path(path).touch()
+    with pytest.raises(InputError, match=said):
         audit.require_unused(asked)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_killed_and_repeated_it_goes_on_to_a_page(model: Path, tmp_path: Path) -> None:
+def test_killed_and_repeated_it_goes_on_to_a_page(model, tmp_path):
     """One command, with benchmarks of one's own, in a folder that holds nothing else."""
     text = tmp_path / os.fsdecode(b"a 'text' \xff 100%.csv")
     with text.open("wb") as file:
@@ -297,18 +284,12 @@ def test_killed_and_repeated_it_goes_on_to_a_page(model: Path, tmp_path: Path) -
     own.write_tasks(tmp_path / "tasks")
     words = ["audit", "--model", str(mine), "--samples", str(text), "--name", "mine"]
     words += ["--tasks", "tasks", "--prefix-length", "8", "--suffix-length", "8"]
-    folder = tmp_path / "audits/mine"
-
-    with started("-c", SMALL_SHARDS, *words, cwd=tmp_path) as first:
-        while len(list(folder.glob("data/*/partial/*/*/*/*.safetensors"))) < 2:
-            assert first.poll() is None, first.communicate()
-            time.sleep(0.05)
+    with interrupted("*", *words, cwd=tmp_path) as first:
         os.killpg(first.pid, signal.SIGSTOP)  # with the stage that it runs: it must not end first
         second = python("-m", "pipeline", *words, cwd=tmp_path, check=False)
         assert f"a run is at work in it: process {first.pid} on " in second.stderr
         assert second.returncode == 2
-        os.killpg(first.pid, signal.SIGKILL)
-    assert (folder / TURN).exists()
+    assert (tmp_path / "audits/mine" / TURN).exists()
 
     again = python("-c", SMALL_SHARDS, *words, cwd=tmp_path)
     said = again.stdout + again.stderr

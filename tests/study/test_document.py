@@ -1,10 +1,6 @@
 """Audits of whole documents: what they add to a study, and that a killed one goes on."""
 
-from __future__ import annotations
-
 import os
-import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +9,7 @@ import pytest
 import yaml
 from polars.testing import assert_frame_equal
 
+from pipeline.__main__ import audit as command
 from pipeline.checkpoints.loading import load
 from pipeline.interventions import Intervention, patch
 from pipeline.interventions.interventions import BASELINE
@@ -25,20 +22,16 @@ from pipeline.study.composition import check
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from tests import own
-from tests.project import python, started
-from tests.study.test_audit import SMALL_SHARDS
+from tests.project import python
+from tests.study.test_audit import SMALL_SHARDS, interrupted
 
 
 @pytest.fixture
-def asked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> audit.Asked:
-    monkeypatch.chdir(tmp_path)
-    Path("book.txt").write_text(own.text())
-    return audit.Asked("mine", str(model), Path("book.txt"), 8, 8, document=Path("book.txt"))
+def asked(asked: audit.Asked) -> audit.Asked:
+    return replace(asked, document=asked.samples)
 
 
-def test_a_document_is_the_file_that_a_link_leads_to_and_a_folder_all_its_texts(
-    tmp_path: Path,
-) -> None:
+def test_a_document_is_the_file_that_a_link_leads_to_and_a_folder_all_its_texts(tmp_path):
     odd = os.fsdecode(b"z\xff.txt")
     written = {"b.txt": "\ufeffb", "below/a": "a", ".hidden": "h", ".git/config": "h", odd: "z"}
     for name, words in written.items():
@@ -55,56 +48,49 @@ def test_a_document_is_the_file_that_a_link_leads_to_and_a_folder_all_its_texts(
         files(tmp_path / "nothing")
 
 
-def test_the_longest_document_is_the_studys_sample_and_all_are_read_first(
-    asked: audit.Asked, tmp_path: Path
-) -> None:
+def test_the_longest_document_is_the_studys_sample_and_all_are_read_first(asked, tmp_path):
     (tmp_path / "texts").mkdir()
     for name, words in (("a", ""), ("b", "too short"), ("c", own.text())):
         (tmp_path / "texts" / name).write_text(words)
     assert audit.longest(tmp_path / "texts", None, tmp_path / "texts") == tmp_path / "texts" / "c"
     audit.study(replace(asked, samples=tmp_path / "texts" / "c"))
     (tmp_path / "texts" / "d").write_bytes(b"\xff")
-    book, broken = Path("book.txt"), tmp_path / "texts" / "d"
+    book, broken = Path("text.txt"), tmp_path / "texts" / "d"
     for texts_of in ((broken.parent, None, None), (book, None, broken), (book, str(broken), None)):
         with pytest.raises(InputError, match="UTF-8"):
             audit.longest(*texts_of)
 
 
 @pytest.mark.parametrize("kind", ["none", "text", "model"])
-def test_the_study_names_documents_and_reference(
-    kind: str, asked: audit.Asked, model: Path, tmp_path: Path
-) -> None:
+def test_the_study_names_documents_and_reference(kind, asked, model, tmp_path):
     Path("unknown.txt").write_text("nothing")
     reference = {"none": None, "text": "unknown.txt", "model": str(model)}[kind]
     one = replace(asked, stride=4, edits="block-01", reference=reference)
     made = check(audit.study(one), "params.yaml")
-    assert made.windows is not None
     assert (made.windows.prefix_length, made.windows.stride) == (8, 4)
     assert made.windows.reference_text == ("reference" if kind == "text" else None)
     assert made.windows.reference == ("reference" if kind == "model" else None)
     assert [each.name for each in made.models.values()][1:] == ["reference"] * (kind == "model")
     audit.prepare(one)
-    assert texts(asked.folder / "documents") == {"book.txt": own.text()}
+    assert texts(asked.folder / "documents") == {"text.txt": own.text()}
     assert (asked.folder / "reference").exists() == (kind != "none")
 
 
-def test_a_reference_that_is_nothing_is_refused(asked: audit.Asked) -> None:
+def test_a_reference_that_is_nothing_is_refused(asked):
     for reference, name in (("nowhere", "mine"), (None, "reference")):
         with pytest.raises(InputError, match=r"a text file, or OWNER/NAME|has this one"):
             audit.study(replace(asked, name=name, reference=reference))
 
 
-def test_samples_and_document_exclude_each_other(tmp_path: Path) -> None:
-    both = ["--model", "m", "--samples", "a.csv", "--document", "b.txt"]
-    for words in (both, both[:2]):
-        done = python("-m", "pipeline", "audit", *words, cwd=tmp_path, check=False)
-        assert "one of --samples and --document" in done.stderr
-        assert done.returncode == 2
+def test_samples_and_document_exclude_each_other():
+    for given in ({}, {"samples": Path("a.csv"), "document": Path("b.txt")}):
+        with pytest.raises(InputError, match="one of --samples and --document"):
+            command("m", **given)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_killed_and_repeated_it_goes_on_to_the_page(model: Path, tmp_path: Path) -> None:
+def test_killed_and_repeated_it_goes_on_to_the_page(model, tmp_path):
     (tmp_path / "book.txt").write_text(own.text(words=3000))
     words = ["audit", "--model", str(model), "--document", "book.txt", "--name", "mine"]
     words += ["--edits", "baseline,block-03", "--show-text", "--reference", "other"]
@@ -114,12 +100,8 @@ def test_killed_and_repeated_it_goes_on_to_the_page(model: Path, tmp_path: Path)
     own.write_tokenizer(tmp_path / "other")
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts/a.txt").write_text(own.text(words=3000) * 2)
-    folder = tmp_path / "audits/mine"
-    with started("-c", SMALL_SHARDS, *words, cwd=tmp_path) as first:
-        while len(list(folder.glob("data/*/partial/windows/*/*/*.safetensors"))) < 2:
-            assert first.poll() is None, first.communicate()
-            time.sleep(0.05)
-        os.killpg(first.pid, signal.SIGKILL)
+    with interrupted("windows", *words, cwd=tmp_path):
+        pass
     again = python("-c", SMALL_SHARDS, *words, cwd=tmp_path)
     assert "resuming: " in again.stdout + again.stderr
     data = tmp_path / "data/audit-mine/windows"
@@ -138,15 +120,13 @@ def test_killed_and_repeated_it_goes_on_to_the_page(model: Path, tmp_path: Path)
     assert "Known passages by copies in the corpus" in page
 
 
-def test_an_unknown_edit_is_refused_before_the_first_stage(asked: audit.Asked) -> None:
+def test_an_unknown_edit_is_refused_before_the_first_stage(asked):
     for edits, unknown in (("block-01,block-4", "block-4"), ("block-04", "block-04")):
         with pytest.raises(InputError, match=f"--edits\\n    got:      {unknown}\\n"):
             audit.study(replace(asked, edits=edits))
 
 
-def test_an_edit_of_the_studys_own_puts_in_the_values_of_its_source(
-    asked: audit.Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edit_of_the_studys_own_puts_in_the_values_of_its_source(asked, monkeypatch):
     other = own.random_model()
     other.save_pretrained("other")
     own.write_tokenizer(Path("other"))
@@ -169,7 +149,7 @@ def test_an_edit_of_the_studys_own_puts_in_the_values_of_its_source(
         registry.run(study, f"{stage}@audit-mine-mine")
     made = tables.read(study.data / "windows/mine.parquet", WINDOWS).filter(intervention=name)
     edited, tokenizer = load(study.data / "checkpoints/mine", "float32")
-    documents = [document("book.txt", own.text(), tokenizer)]
+    documents = [document("text.txt", own.text(), tokenizer)]
     one = Intervention(name, dict.fromkeys((0, 1), patch(other.eval())))
     expected = measure(edited, documents, 8, 8, [BASELINE, one], exact=0)
     assert_frame_equal(made, expected.filter(intervention=name), rel_tol=1e-4)

@@ -1,12 +1,7 @@
 """Exported checkpoints: stock transformers alone computes with them what the edited model does."""
 
-from __future__ import annotations
-
 import json
-import os
 import re
-import subprocess
-import sys
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -63,12 +58,6 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
-try:
-    import pipeline
-except ImportError:
-    pass
-else:
-    raise AssertionError("our code can be imported")
 torch.set_num_threads(1)
 tokens = load_file("tokens.safetensors")["tokens"]
 made = {}
@@ -90,44 +79,37 @@ def written(model: Any) -> torch.Tensor:
 def in_a_stock_process(folder: Path) -> dict[str, torch.Tensor]:
     """Logits and greedy tokens of each checkpoint in a folder, by a process without our code."""
     save_file({"tokens": TOKENS}, folder / "tokens.safetensors")
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", STOCK, str(NEW)],
-        cwd=folder, env=environment, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    python("-I", "-c", STOCK, str(NEW), cwd=folder)  # -I: without the path to our code
     return load_file(folder / "made.safetensors")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("edit", EXPORTABLE)
-def test_stock_transformers_computes_what_the_edited_model_does(edit: str, tmp_path: Path) -> None:
-    sources, exported = tmp_path / "sources", tmp_path / "exported"
+def test_stock_transformers_computes_what_the_edited_model_does(edit, tmp_path):
+    exported, expected = tmp_path / "exported", {}
     exported.mkdir()
-    expected, changed = {}, {}
     for family in sorted(POSSIBLE[edit]):
-        model = tiny(family)
-        model.save_pretrained(sources / family)
-        export(str(sources / family), edit, "3,1", exported / family)
+        model, source = tiny(family), tmp_path / "sources" / family
+        model.save_pretrained(source)
+        export(str(source), edit, "3,1", exported / family)
         with torch.inference_mode():
             before = model(TOKENS, use_cache=False).logits
             with bypassed(model, Intervention("one", dict.fromkeys(BLOCKS, edit))):
-                expected[family] = model(TOKENS, use_cache=False).logits, written(model)
-        changed[family] = (expected[family][0] - before).abs().max()
+                logits = model(TOKENS, use_cache=False).logits
+                expected[family] = logits, written(model)
+        assert (logits - before).abs().max() > 0.1, family
     made = in_a_stock_process(exported)
     differ = {
         family: float((made[f"{family}.logits"] - logits).abs().max())
         for family, (logits, _) in expected.items()
     }
-    assert len(differ) == len(POSSIBLE[edit])
-    assert {family: d for family, d in differ.items() if d > 1e-5} == {}
-    assert min(changed.values()) > 0.1
+    assert {family: d for family, d in differ.items() if not d <= 1e-5} == {}
     for family, (_, tokens) in expected.items():
         assert torch.equal(made[f"{family}.written"], tokens), family
 
 
 @pytest.mark.parametrize("family", cases(sorted(set(FAMILIES) - IDENTITY)))
-def test_an_identity_that_weights_cannot_hold_is_refused(family: str, tmp_path: Path) -> None:
+def test_an_identity_that_weights_cannot_hold_is_refused(family, tmp_path):
     tiny(family).save_pretrained(tmp_path / "source")
     problem = refused(export, str(tmp_path / "source"), "identity", "1,3", tmp_path / "to")
     assert ("logits that differ" in problem.got) == (family in INEXACT), problem.got
@@ -138,7 +120,7 @@ def test_an_identity_that_weights_cannot_hold_is_refused(family: str, tmp_path: 
 
 @pytest.mark.parametrize("family", sorted(NOT_ADDITIVE))
 @pytest.mark.parametrize("edit", ["zero", "mlp-zero"])
-def test_blocks_that_add_more_are_refused(family: str, edit: str, tmp_path: Path) -> None:
+def test_blocks_that_add_more_are_refused(family, edit, tmp_path):
     tiny(family).save_pretrained(tmp_path / "source")
     with pytest.raises(InputError, match="blocks that return more than their input"):
         export(str(tmp_path / "source"), edit, "1", tmp_path / "to")
@@ -151,9 +133,7 @@ def save_as(dtype: torch.dtype, family: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("family", ["llama", "qwen2", "phi"])
-def test_the_identity_holds_in_half_precision(
-    family: str, dtype: torch.dtype, tmp_path: Path
-) -> None:
+def test_the_identity_holds_in_half_precision(family, dtype, tmp_path):
     """Stored and computed in it: the softmax is one-hot there, too."""
     save_as(dtype, family, tmp_path / "source")
     export(str(tmp_path / "source"), "identity", "1,3", tmp_path / "to")
@@ -167,9 +147,7 @@ def test_the_identity_holds_in_half_precision(
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_scores_that_the_precision_cannot_hold_are_refused(
-    dtype: torch.dtype, tmp_path: Path
-) -> None:
+def test_scores_that_the_precision_cannot_hold_are_refused(dtype, tmp_path):
     """Small heads, one frequency: scores beyond float16, which bfloat16 holds but rounds."""
     save_as(dtype, "gpt_neox", tmp_path / "source")
     with pytest.raises(InputError, match=f"more than {dtype} computes"):
@@ -185,7 +163,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("source")
 
 
-def test_all_that_is_wrong_with_the_options_is_said_at_once(source: Path) -> None:
+def test_all_that_is_wrong_with_the_options_is_said_at_once(source):
     Path("to").mkdir()
     with pytest.raises(InputError) as caught:
         export(str(source), "mean", "1,-2", Path("to"))
@@ -200,18 +178,17 @@ def test_all_that_is_wrong_with_the_options_is_said_at_once(source: Path) -> Non
         (("source", "zero", "3,5,9"), "blocks 0 to 4"),
         (("source", "skip", "0,1,2,3,4"), "at least one block that stays"),
         (("source", "skip", ""), "numbers such as 3,5"),
-        (("source", "vanish", "1"), "one of zero, mlp-zero, skip, identity"),
         (("nowhere", "zero", "1"), "an existing folder, the name of a model"),
         (("owner/name@main", "zero", "1"), "an existing folder, the name of a model"),
     ],
 )
-def test_what_cannot_be_is_refused(options: tuple[str, str, str], expected: str) -> None:
+def test_what_cannot_be_is_refused(options, expected):
     with pytest.raises(InputError, match=expected):
         export(*options, Path("to"))
     assert not Path("to").exists()
 
 
-def test_tied_weights_are_refused() -> None:
+def test_tied_weights_are_refused():
     model = deepcopy(tiny("gpt_neox"))
     blocks = model.gpt_neox.layers
     blocks[2].attention.dense.weight = blocks[1].attention.dense.weight
@@ -222,9 +199,7 @@ def test_tied_weights_are_refused() -> None:
     assert model.gpt_neox.layers[2].attention.dense.weight.any()
 
 
-def test_nothing_is_written_where_the_logits_differ(
-    source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_written_where_the_logits_differ(source, monkeypatch):
     """A defect in the writing of an edit is found by the comparison."""
     monkeypatch.setattr(exporting, "write_edit", lambda model, *_: model.lm_head.weight.data.neg_())
     with pytest.raises(InputError, match="logits that differ"):
@@ -232,7 +207,7 @@ def test_nothing_is_written_where_the_logits_differ(
     assert [each.name for each in Path().iterdir()] == ["source"]
 
 
-def test_the_card_says_what_was_done_and_what_it_was_made_of(source: Path) -> None:
+def test_the_card_says_what_was_done_and_what_it_was_made_of(source):
     (source / "README.md").write_text(
         "---\nlicense: apache-2.0\ntags: [a]\n---\n# Source\n", encoding="utf-8"
     )
@@ -255,9 +230,7 @@ def test_the_card_says_what_was_done_and_what_it_was_made_of(source: Path) -> No
     assert json.loads(Path("to/config.json").read_text())["num_hidden_layers"] == 3
 
 
-def test_the_console_names_what_the_head_of_the_card_lacks(
-    source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_console_names_what_the_head_of_the_card_lacks(source, capsys):
     export(str(source), "zero", "1", Path("bare"))
     said = capsys.readouterr().out
     assert said.startswith("bare/README.md does not name base_model and license:")
@@ -276,9 +249,7 @@ def test_the_console_names_what_the_head_of_the_card_lacks(
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_the_card_shows_what_any_study_of_the_same_weights_measured(
-    source: Path, given: bool
-) -> None:
+def test_the_card_shows_what_any_study_of_the_same_weights_measured(source, given):
     """Matched by checksum, under whatever name; in words, of a few metrics."""
     rows = [
         ("one", "baseline", None, [], "exact_match", 0.9, 0.8, 1.0),
@@ -332,7 +303,7 @@ def test_the_card_shows_what_any_study_of_the_same_weights_measured(
 
 
 @pytest.mark.slow
-def test_the_command_line_writes_a_checkpoint(source: Path) -> None:
+def test_the_command_line_writes_a_checkpoint(source):
     words = ["--model", "source", "--edit", "identity", "--blocks", "1,3", "--to", "to"]
     said = python("-m", "pipeline", "export", *words, cwd=Path.cwd()).stdout.splitlines()[-1]
     assert said == "to: identity of blocks 1,3; logits within 0.0e+00 of the edited model's"

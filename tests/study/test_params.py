@@ -1,7 +1,5 @@
 """params.yaml: what is refused, how, and that it is what it is composed from."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import itertools
@@ -21,25 +19,23 @@ from pipeline.stages import registry
 from pipeline.study.composition import CONF, check, compose, load, switch, write
 from pipeline.study.schema import Study
 from pipeline.workflow.errors import InputError
-from tests.project import Project, commit_all, copy_files, python
+from tests.project import ROOT, Project, commit_all, composed, copy_files, python
 
-ROOT = Path(__file__).parents[2]
 Values = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def tiny() -> Values:
-    values: Values = YAML(typ="safe").load(ROOT / "params.yaml")
-    return values
+    return YAML(typ="safe").load(ROOT / "params.yaml")
 
 
-def test_params_yaml_is_the_composed_default_study(tmp_path: Path) -> None:
+def test_params_yaml_is_the_composed_default_study(tmp_path):
     compose({}, conf=ROOT / CONF, path=tmp_path / "params.yaml")
     assert (tmp_path / "params.yaml").read_text() == (ROOT / "params.yaml").read_text()
 
 
 @pytest.mark.parametrize("option", sorted(p.stem for p in (ROOT / CONF / "study").glob("*.yaml")))
-def test_every_study_composes_and_is_called_as_its_file(option: str, tmp_path: Path) -> None:
+def test_every_study_composes_and_is_called_as_its_file(option, tmp_path):
     conf = tmp_path / "conf"
     shutil.copytree(ROOT / CONF, conf)
     file = conf / "study" / f"{option}.yaml"
@@ -56,18 +52,11 @@ def test_every_study_composes_and_is_called_as_its_file(option: str, tmp_path: P
     assert load(tmp_path / "params.yaml") == study
 
 
-def test_dvc_composes_the_same_bytes(tmp_path: Path) -> None:
+def test_three_seeds_triple_the_models_and_dvc_composes_the_same_bytes(tiny, tmp_path):
     from dvc.utils.hydra import compose_and_dump
 
-    compose({"seeds": "three"}, conf=ROOT / CONF, path=tmp_path / "ours.yaml")
-    theirs = tmp_path / "theirs.yaml"
-    compose_and_dump(theirs, str(ROOT / CONF), None, "config", str(ROOT / CONF), ["seeds=three"])
-    assert (tmp_path / "ours.yaml").read_bytes() == theirs.read_bytes()
-
-
-def test_three_seeds_triple_the_models(tmp_path: Path) -> None:
-    one = compose({}, conf=ROOT / CONF, path=tmp_path / "params.yaml")
-    three = compose({"seeds": "three"}, conf=ROOT / CONF, path=tmp_path / "params.yaml")
+    path, theirs = tmp_path / "params.yaml", tmp_path / "theirs.yaml"
+    one, three = check(tiny), compose({"seeds": "three"}, conf=ROOT / CONF, path=path)
     assert len(three.models) == 3 * len(one.models)
     for original in one.models.values():
         alike = [m for m in three.models.values() if m.name.startswith(f"{original.name}-seed-")]
@@ -77,16 +66,18 @@ def test_three_seeds_triple_the_models(tmp_path: Path) -> None:
             model.checkpoint.model_copy(update={"seed": 0}) == original.checkpoint
             for model in alike
         )
+    compose_and_dump(theirs, str(ROOT / CONF), None, "config", str(ROOT / CONF), ["seeds=three"])
+    assert path.read_bytes() == theirs.read_bytes()
 
 
-def test_the_steps_of_a_run_are_one_training(tmp_path: Path) -> None:
-    study = compose({"study": "steps"}, conf=ROOT / CONF, path=tmp_path / "params.yaml")
+def test_the_steps_of_a_run_are_one_training(tiny):
+    study = check(composed("steps"))
     assert study.steps == [
         (f"step-{step}", "tiny-pythia-8", step) for step in (100, 200, 300, 400, 457)
     ]
     first, *others = study.models.values()
     assert all(model.checkpoint == first.checkpoint for model in others)
-    assert compose({}, conf=ROOT / CONF, path=tmp_path / "params.yaml").steps == []
+    assert check(tiny).steps == []
 
 
 MODEL = "models/tiny-pythia-8"
@@ -108,7 +99,7 @@ def _changed(tiny: Values, new: Values, unset: Sequence[str] = ()) -> Values:
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_params_are_refused(tiny: Values, case: str) -> None:
+def test_bad_params_are_refused(tiny, case):
     bad = BAD[case]
     with pytest.raises(InputError) as caught:
         check(_changed(tiny, bad.get("set", {}), bad.get("unset", ())))
@@ -117,7 +108,7 @@ def test_bad_params_are_refused(tiny: Values, case: str) -> None:
         assert part.replace("MODEL", MODEL.replace("/", ".")) in message
 
 
-def test_every_kind_of_intervention_is_taken(tiny: Values) -> None:
+def test_every_kind_of_intervention_is_taken(tiny):
     lines = [
         {"blocks": "each", "edit": "identity"},
         {"blocks": "quartiles", "edit": "identity"},
@@ -135,32 +126,25 @@ def test_every_kind_of_intervention_is_taken(tiny: Values) -> None:
     assert sweep(8, check(tiny).interventions) == (*sweep(8), *others)
 
 
-def test_what_is_large_or_odd_but_possible_is_taken(tiny: Values) -> None:
+def test_what_is_large_or_odd_but_possible_is_taken(tiny):
     odd = {"run/threads": 1024, "run/pile_folder": "/a folder/of ours's/ä"}
     large = {"corpus/tiny/world_tokens": 2**31 - 1}
     assert check(_changed(tiny, odd | large)).run.threads == 1024
 
 
-@pytest.mark.parametrize("file", ["dag/mini.yaml", "faults/kills.yaml"])
-def test_the_studies_of_the_tests_are_valid(tiny: Values, file: str) -> None:
-    text = (ROOT / "tests" / file).read_text().replace("NAME", "mini")
-    shared = {section: tiny[section] for section in ("statistics", "report", "run")}
-    assert check({**shared, **YAML(typ="safe").load(text)}).models
-
-
-def test_all_problems_come_at_once(tiny: Values) -> None:
+def test_all_problems_come_at_once(tiny):
     wrong = {"evaluation/pythia/dtype": "fp8", "statistics/seed": -1, "run/treads": 2}
     with pytest.raises(InputError) as caught:
         check(_changed(tiny, wrong))
     assert len(caught.value.problems) == 3
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(InputError, match="python -m pipeline study tiny"):
         load(tmp_path / "params.yaml")
 
 
-def test_an_unknown_choice_is_refused_and_nothing_written(tmp_path: Path) -> None:
+def test_an_unknown_choice_is_refused_and_nothing_written(tmp_path):
     path = tmp_path / "params.yaml"
     with pytest.raises(InputError) as caught:
         compose({"study": "tinny", "sead": "one"}, conf=ROOT / CONF, path=path)
@@ -168,7 +152,7 @@ def test_an_unknown_choice_is_refused_and_nothing_written(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bad_study_file_leaves_params_as_they_are(tmp_path: Path) -> None:
+def test_a_bad_study_file_leaves_params_as_they_are(tmp_path):
     conf = tmp_path / "conf"
     (conf / "study").mkdir(parents=True)
     (conf / "config.yaml").write_text("defaults: [{study: bad}, _self_]\n")
@@ -181,9 +165,7 @@ def test_a_bad_study_file_leaves_params_as_they_are(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["conf", "params.yaml"]
 
 
-def test_naming_the_study_in_force_keeps_its_edits(
-    tiny: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_naming_the_study_in_force_keeps_its_edits(tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(_changed(tiny, {"statistics/seed": 777}), tmp_path / "params.yaml")
     assert switch({"study": "tiny"}, dry_run=True).statistics.seed == 777
@@ -191,7 +173,7 @@ def test_naming_the_study_in_force_keeps_its_edits(
         switch({"study": "other", "seeds": "three"}, dry_run=True)
 
 
-def test_studies_are_switched_there_and_back(tmp_path: Path) -> None:
+def test_studies_are_switched_there_and_back(tmp_path):
     copy_files(tmp_path)
     commit_all(tmp_path)
     project = Project(tmp_path)
@@ -209,7 +191,7 @@ def test_studies_are_switched_there_and_back(tmp_path: Path) -> None:
     assert bytes_after("sizes") == sizes
 
 
-def test_a_param_is_set_in_the_study_in_force(tmp_path: Path) -> None:
+def test_a_param_is_set_in_the_study_in_force(tmp_path):
     """What `dvc exp run -S` does: DVC composes with the plugins of pipeline/conf/."""
     conf, params = str(ROOT / CONF), tmp_path / "params.yaml"
     script = (
@@ -217,29 +199,28 @@ def test_a_param_is_set_in_the_study_in_force(tmp_path: Path) -> None:
         f"compose_and_dump('params.yaml', {conf!r}, None, 'config', {conf!r}, sys.argv[1:])"
     )
 
-    def composed(*overrides: str) -> Values:
+    def after(*overrides: str) -> Values:
         python("-c", script, *overrides, cwd=tmp_path)
         return YAML(typ="safe").load(params)
 
-    twins = composed("study=twins")
+    twins = after("study=twins")
     twins["statistics"]["seed"] = 777  # an edit
     write(twins, params)
     loops = tmp_path / "loops.yaml"
     before = params.read_bytes(), loops.read_bytes()
     family = next(iter(twins["evaluation"]))
     twins["evaluation"][family]["decode"] = 63
-    assert composed(f"evaluation.{family}.decode=63") == twins
+    assert after(f"evaluation.{family}.decode=63") == twins
     assert loops.read_bytes() == before[1]
-    assert composed("benchmarks=null") == {**twins, "benchmarks": None}
+    assert after("benchmarks=null") == {**twins, "benchmarks": None}
     assert YAML(typ="safe").load(loops)["loops"]["benchmarks"] == {}
-    composed("study=tiny")
-    composed("study=twins", "statistics.seed=777")
-    assert (params.read_bytes(), loops.read_bytes()) == before, "there and back"
     params.write_text("study: [")
-    assert composed("study=tiny")["study"] == "tiny"
+    assert after("study=tiny")["study"] == "tiny"
+    after("study=twins", "statistics.seed=777")
+    assert (params.read_bytes(), loops.read_bytes()) == before, "there and back"
 
 
-def test_every_value_is_described() -> None:
+def test_every_value_is_described():
     schema = Study.model_json_schema()
     undescribed = [
         f"{section}.{name}"
@@ -256,10 +237,8 @@ def test_every_value_is_described() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "command", [["stage", "check@tiny"], ["stage", "memorization@tiny-pythia-8"], ["plan"]]
-)
-def test_every_command_checks_first(tmp_path: Path, command: list[str]) -> None:
+@pytest.mark.parametrize("command", [["stage", "memorization@tiny-pythia-8"], ["plan"]])
+def test_every_command_checks_first(tmp_path, command):
     (tmp_path / "params.yaml").write_text("study: tiny\nrun: {treads: 1}\n")
     run = python("-m", "pipeline", *command, cwd=tmp_path, check=False, PATH="")
     assert run.returncode == 2
@@ -268,7 +247,7 @@ def test_every_command_checks_first(tmp_path: Path, command: list[str]) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["params.yaml"]
 
 
-def test_what_the_schema_repeats_is_true() -> None:
+def test_what_the_schema_repeats_is_true():
     """The schema loads in a moment, so it does not import the modules that know."""
     from pipeline.corpus import tasks
     from pipeline.corpus.schema import GENERATED_TASKS
@@ -279,11 +258,8 @@ def test_what_the_schema_repeats_is_true() -> None:
     assert sum(PASSAGE_LENGTHS["pile"]) == sum(pile.FILES.values())
 
 
-def test_the_paper_is_measured_as_it_says(tmp_path: Path) -> None:
-    small, paper = (
-        compose({"study": study}, conf=ROOT / CONF, path=tmp_path / "params.yaml")
-        for study in ("small", "paper")
-    )
+def test_the_paper_is_measured_as_it_says():
+    small, paper = (check(composed(study)) for study in ("small", "paper"))
     assert [study.family("pythia").samples.splits for study in (small, paper)] == [
         [f"duped.{size}" for size in sizes]
         for sizes in (("70m", "160m", "410m"), ("1.4b", "2.8b", "6.9b", "12b"))
@@ -301,7 +277,7 @@ def test_the_paper_is_measured_as_it_says(tmp_path: Path) -> None:
     assert [paper.evaluation[f].below_floor for f in ("pythia", "gpt-neo")] == ["stop", "warn"]
 
 
-def test_every_pin_of_the_studies_is_on_the_local_hub(tmp_path: Path) -> None:
+def test_every_pin_of_the_studies_is_on_the_local_hub():
     """So that the tests run what the studies name, at the commits that they name."""
     from tests.hub.population import DATASETS, GPT_NEO, PYTHIA
 
@@ -313,14 +289,11 @@ def test_every_pin_of_the_studies_is_on_the_local_hub(tmp_path: Path) -> None:
         here = isinstance(value, dict) and {"repo", "commit"} <= set(value)
         return [*found, (value["repo"], value["commit"])] if here else found
 
-    used = set()
-    for study in ("small", "paper"):
-        composed = compose({"study": study}, conf=ROOT / CONF, path=tmp_path / "params.yaml")
-        used |= set(pins(composed.model_dump()))
+    used = {pin for study in ("small", "paper") for pin in pins(composed(study))}
     assert used == set(known.items())
 
 
 @pytest.mark.parametrize("address", ["memorization", "memorization@x", "theory@tiny-neo-8", ""])
-def test_no_other_stage_runs(tiny: Values, address: str) -> None:
+def test_no_other_stage_runs(tiny, address):
     with pytest.raises(InputError, match="stage"):
         registry.run(check(tiny), address)

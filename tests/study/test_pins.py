@@ -1,7 +1,5 @@
 """The command that writes commits in place of branches."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -35,6 +33,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
 def commits(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str, str], str]:
     known = {
         ("owner/model", "main", "model"): "1" * 40,
@@ -52,10 +51,8 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str, str], str]:
     return known
 
 
-def test_branches_become_commits_and_nothing_else_changes(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commits(monkeypatch)
+@pytest.mark.usefixtures("commits")
+def test_branches_become_commits_and_nothing_else_changes(file):
     told = pins.pin("mine", file.parent.parent)
     assert told == [
         f"owner/model: main is {'1' * 40}",
@@ -72,16 +69,13 @@ def test_branches_become_commits_and_nothing_else_changes(
     assert file.read_text() == expected
 
 
-def test_a_branch_that_is_not_there_leaves_the_file(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = commits(monkeypatch)
-    del known["main/model", "step1", "model"]
+def test_a_branch_that_is_not_there_leaves_the_file(file, commits):
+    del commits["main/model", "step1", "model"]
     with pytest.raises(InputError, match="main/model at step1"):
         pins.pin("mine", file.parent.parent)
     assert file.read_text() == TEXT
 
 
-def test_a_study_that_is_not_there_is_named(file: Path) -> None:
+def test_a_study_that_is_not_there_is_named(file):
     with pytest.raises(InputError, match=r"other\.yaml.*\n.*\n.*the YAML file of a study: mine"):
         pins.pin("other", file.parent.parent)

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from huggingface_hub import constants
 
+from pipeline.checkpoints.manifest import checksums
 from pipeline.tasks.datasets import fetch_datasets, load
 from pipeline.workflow.errors import InputError, Problem
 from pipeline.workflow.hub import snapshot
@@ -38,9 +39,6 @@ def refusal(folder: Path, pinned: dict[str, dict[str, Any]]) -> Problem:
     return problem
 
 
-# ---------------------------------------------------------------------- the real ones
-
-
 def test_each_dataset_lies_below_its_task_with_what_was_checked(hub: Hub, tmp_path: Path) -> None:
     folder = tmp_path / "d"
     fetch_datasets(folder, PINNED)
@@ -58,26 +56,22 @@ def test_each_dataset_lies_below_its_task_with_what_was_checked(hub: Hub, tmp_pa
 def test_offline_the_cache_gives_the_same_bytes_and_a_folder_is_replaced(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    contents = []
+    made = []
     for offline in (False, True):
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
         hub.log.clear()
         (tmp_path / "d").mkdir(exist_ok=True)
         (tmp_path / "d/left.parquet").touch()
         fetch_datasets(tmp_path / "d", PINNED)
-        files = sorted(path for path in (tmp_path / "d").rglob("*") if path.is_file())
-        contents.append({path: path.read_bytes() for path in files})
-    assert contents[0] == contents[1]
-    assert tmp_path / "d/left.parquet" not in contents[0]
+        made.append(checksums(tmp_path / "d"))
+    assert made[0] == made[1]
+    assert "left.parquet" not in made[0]
     assert hub.log == []
 
 
 def test_no_network_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     assert "STUDY=tiny" in refusal(tmp_path / "d", PINNED).remedy
-
-
-# ---------------------------------------------------------------------- numbers of documents
 
 
 def test_another_number_of_documents_stops(tmp_path: Path) -> None:
@@ -101,8 +95,6 @@ def test_languages_that_fall_together_are_noticed(hub: Hub, tmp_path: Path) -> N
     problem = refusal(tmp_path / "d", {"lambada_openai": pinned})
     assert problem.got == f"{6 * DOCUMENTS} documents"
 
-
-# ---------------------------------------------------------------------- READMEs
 
 HEADS: dict[str, bytes] = {
     "broken": b"---\nconfigs: [\n---\n",
@@ -133,9 +125,6 @@ def test_a_readme_that_cannot_be_used_is_refused(hub: Hub, tmp_path: Path, case:
 def test_a_readme_that_says_nothing_does_no_harm(hub: Hub, tmp_path: Path, case: str) -> None:
     fetch_datasets(tmp_path / "d", pin(hub, {**DATA, "README.md": HARMLESS[case]}))
     assert pl.read_parquet(tmp_path / "d/task/test.parquet").rows() == [(1,)]
-
-
-# ---------------------------------------------------------------------- what is refused
 
 
 @pytest.mark.parametrize(
@@ -172,11 +161,11 @@ def test_the_problems_of_all_datasets_are_told_at_once(hub: Hub, tmp_path: Path)
 def test_a_fault_leaves_what_was_there(hub: Hub, tmp_path: Path) -> None:
     folder = tmp_path / "d"
     fetch_datasets(folder, {"wikitext": PINNED["wikitext"]})
-    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    before = checksums(folder)
     hub.faults.append(Fault("Rowan/hellaswag/.*parquet", "corrupt", times=None))
     with pytest.raises(InputError, match="other content than the hub lists"):
         fetch_datasets(folder, PINNED)
-    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+    assert checksums(folder) == before
 
 
 def test_a_listing_that_climbs_is_refused(hub: Hub, tmp_path: Path) -> None:

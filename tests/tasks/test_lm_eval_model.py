@@ -12,7 +12,7 @@ import pytest
 from lm_eval.api.registry import get_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from pipeline.interventions import Intervention
+from pipeline.interventions import Intervention, bypassed
 from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.benchmarks import measure
 from pipeline.study.export import export
@@ -108,8 +108,6 @@ def test_what_cannot_be_edited_is_refused(
 
 
 def test_text_is_written_by_the_edited_model(folder: Path) -> None:
-    from pipeline.interventions import bypassed
-
     model = Bypassed(str(folder / "model"), "skip", "1+2", device="cpu", dtype="float32")
     stock = AutoModelForCausalLM.from_pretrained(folder / "model").eval()
     tokens = model.tokenizer("a text", return_tensors="pt").input_ids

@@ -20,24 +20,17 @@ def capacities(frame, experiment, quantity):
     return dict(found.agg(pl.col("value").mean()).iter_rows())
 
 
-def test_the_sum_stores_more_than_its_width(frame):
-    found = capacities(frame, "closed", "capacity_50")
-    assert found[16] > 1.2 * 16
-    assert found[32] > 2.5 * 32
-    assert found[64] > 4.5 * 64
+def test_the_sum_stores_more_than_its_width_and_less_than_its_square(frame):
+    half, nearly = (capacities(frame, "closed", f"capacity_{each}") for each in (50, 99))
+    assert half[16] > 1.2 * 16
+    assert half[32] > 2.5 * 32
+    assert half[64] > 4.5 * 64
+    exponent = math.log(half[64] / half[16]) / math.log(4)
+    assert 1.5 < exponent < 2
     every = frame.filter(experiment="closed", quantity="capacity_50")
     assert (every["value"] > every["bound"]).all()
     assert (every["bound"] == every["width"]).all()
-
-
-def test_what_it_stores_grows_faster_than_its_width_and_slower_than_the_square(frame):
-    found = capacities(frame, "closed", "capacity_50")
-    exponent = math.log(found[64] / found[16]) / math.log(4)
-    assert 1.5 < exponent < 2
-
-
-def test_nearly_all_right_is_another_matter(frame):
-    half, nearly = (capacities(frame, "closed", f"capacity_{each}") for each in (50, 99))
+    # nearly all right is another matter
     assert all(nearly[width] < half[width] / 3 for width in half)
     assert nearly[32] < 32  # here the slides' number is too high
 

@@ -10,22 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.theory.attention_only import (
-    attention_only,
-    equal_hidden,
-    lower_bound,
-    shapes,
-    stored,
-)
-from pipeline.theory.small_transformer import (
-    FROZEN,
-    MLP,
-    SHARED,
-    Shape,
-    Stack,
-    ceiling,
-    initial,
-)
+from pipeline.theory.attention_only import attention_only, equal_hidden, lower_bound, shapes, stored
+from pipeline.theory.small_transformer import FROZEN, MLP, SHARED, Shape, Stack, ceiling, initial
 from pipeline.theory.small_transformer import table as answers
 from tests.theory.conftest import GRIDS
 

@@ -51,17 +51,6 @@ def test_states_are_the_stock_models_for_odd_shapes(odd_cases, data):
 
 
 @torch.inference_mode()
-def test_embeddings_are_added_in_float32_at_least(model):
-    half = copy.deepcopy(model).half()
-    described = Described(half)
-    assert described.dtype == torch.float32
-    whole = Described(copy.deepcopy(half).float())
-    embedded = described.embed(TOKENS)
-    assert embedded.dtype == torch.float32
-    assert torch.equal(embedded, whole.embed(TOKENS))
-
-
-@torch.inference_mode()
 def test_a_copy_of_a_block_computes_in_another_precision(model):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     described = Described(model)

@@ -1,13 +1,9 @@
 """Whole files or none."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 from pipeline.workflow.files import atomic, write_json
 
 
-def test_nothing_has_the_final_name_before_it_is_whole(tmp_path: Path) -> None:
+def test_nothing_has_the_final_name_before_it_is_whole(tmp_path):
     path = tmp_path / "below" / "file"
     with atomic(path) as temporary:
         temporary.write_text("whole")
@@ -16,6 +12,6 @@ def test_nothing_has_the_final_name_before_it_is_whole(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_json_keeps_its_order_and_its_letters(tmp_path: Path) -> None:
+def test_json_keeps_its_order_and_its_letters(tmp_path):
     write_json(tmp_path / "a.json", {"z": "ä", "a": 1})
     assert (tmp_path / "a.json").read_text() == '{\n  "z": "ä",\n  "a": 1\n}\n'

@@ -1,7 +1,5 @@
 """Whatever goes wrong on the way, a snapshot is whole and verified, or there is a clear error."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import shutil
@@ -64,12 +62,7 @@ def assert_nothing_corrupt(hub: Hub, home: Path) -> None:
     assert {blob.resolve() for blob in blobs} == {path.resolve() for path in kept}
 
 
-# ---------------------------------------------------------------------- what is fetched
-
-
-def test_only_what_is_wanted_is_fetched_and_it_is_verified(
-    hub: Hub, hub_home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_what_is_wanted_is_fetched_and_it_is_verified(hub, hub_home, capsys):
     got = fetch()
     assert_whole(hub, got)
     assert_nothing_corrupt(hub, hub_home)
@@ -79,33 +72,31 @@ def test_only_what_is_wanted_is_fetched_and_it_is_verified(
     assert "".join(capsys.readouterr()) == "", "a log holds no moves of a cursor"
 
 
-@pytest.mark.parametrize("network", ["online", "no network", "offline"])
-def test_a_whole_snapshot_asks_for_nothing(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch, network: str
-) -> None:
+def test_a_whole_snapshot_asks_for_nothing_and_needs_no_room(hub, monkeypatch):
     first = fetch()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
     hub.log.clear()
-    if network == "no network":
-        monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", network == "offline")
     assert fetch() == first
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert fetch() == first, "without a network"
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert fetch() == first, "offline"
+    assert_whole(hub, first)
     assert hub.log == []
 
 
-def test_a_listing_of_many_pages_is_read_to_its_end(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_listing_of_many_pages_is_read_to_its_end(hub, monkeypatch):
     monkeypatch.setattr(hub, "page", 3)
     commit = PYTHIA[SHARDED][0]
     assert {file.path for file in listing(SHARDED, commit)} == set(hub.model(SHARDED).files())
     assert len(hub.requests(TREE)) > 2
 
 
-def test_a_star_stops_at_a_slash() -> None:
+def test_a_star_stops_at_a_slash():
     files = [SimpleNamespace(path=path) for path in ("b/c.json", "a.json", "d.txt", "b/e/f.json")]
 
     def chosen(*patterns: str) -> list[str]:
-        return [file.path for file in select(files, patterns)]  # type: ignore[arg-type]
+        return [file.path for file in select(files, patterns)]
 
     assert chosen("*.json") == ["a.json"]
     assert chosen("*/*.json") == ["b/c.json"]
@@ -113,7 +104,7 @@ def test_a_star_stops_at_a_slash() -> None:
     assert chosen("*.npy") == []
 
 
-def test_a_commit_stays_where_a_branch_moves(hub: Hub) -> None:
+def test_a_commit_stays_where_a_branch_moves(hub):
     repository = hub.model("mini/moving")
     old = repository.add({"config.json": b"old", "old.txt": b""})
     new = repository.add({"config.json": b"new"})
@@ -124,15 +115,12 @@ def test_a_commit_stays_where_a_branch_moves(hub: Hub) -> None:
     assert set(snapshot("mini/moving", new, ["*"]).files) == {"config.json"}
 
 
-def test_what_is_missing_is_counted_in_bytes(hub: Hub) -> None:
+def test_what_is_missing_is_counted_in_bytes(hub):
     files = select(listing(MODEL, COMMIT), WANTED)
     sizes = {name: len(hub.model(MODEL).files(COMMIT)[name]) for name in NAMES}
     assert missing_bytes(files, MODEL, COMMIT) == sum(sizes.values())
     snapshot(MODEL, COMMIT, ["config.json"])
     assert missing_bytes(files, MODEL, COMMIT) == sum(sizes.values()) - sizes["config.json"]
-
-
-# ---------------------------------------------------------------------- faults that pass
 
 
 FAULTS = {
@@ -142,14 +130,10 @@ FAULTS = {
     "a reset in the middle": [Fault(WEIGHTS, "reset", after=1000)],
     "a reset of the question for the size": [Fault(WEIGHTS, "reset", "HEAD")],
     "a reset of the listing": [Fault(TREE, "reset")],
-    "500": [Fault(WEIGHTS, "status", status=500)],
     "503 to the question for the size": [Fault(WEIGHTS, "status", "HEAD", times=3)],
     "503 of the listing": [Fault(TREE, "status", times=3)],
-    "too many requests": [
-        Fault(WEIGHTS, "status", status=429, headers={"Retry-After": "1"}, times=2)
-    ],
+    "too many requests": [Fault(WEIGHTS, "status", status=429, headers={"Retry-After": "1"})],
     "a corrupt body of the right length": [Fault(WEIGHTS, "corrupt")],
-    "a corrupt small body": [Fault(CONFIG, "corrupt")],
     "a body that is too short": [Fault(WEIGHTS, "wrong_length", extra=-7)],
     "a body that is too long": [Fault(WEIGHTS, "wrong_length", extra=7)],
     "another length throughout": [Fault(WEIGHTS, "wrong_length", "GET|HEAD", times=2, extra=7)],
@@ -168,7 +152,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("case", FAULTS)
-def test_a_fault_that_passes_is_mended(hub: Hub, hub_home: Path, case: str) -> None:
+def test_a_fault_that_passes_is_mended(hub, hub_home, case):
     hub.faults += [Fault(**vars(fault)) for fault in FAULTS[case]]
     assert_whole(hub, fetch())
     assert_nothing_corrupt(hub, hub_home)
@@ -176,16 +160,14 @@ def test_a_fault_that_passes_is_mended(hub: Hub, hub_home: Path, case: str) -> N
 
 
 @pytest.mark.slow
-def test_a_stall_ends(hub: Hub, hub_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stall_ends(hub, hub_home, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 1)
     hub.faults.append(Fault(WEIGHTS, "stall", after=1000, seconds=30))
     assert_whole(hub, fetch())
     assert_nothing_corrupt(hub, hub_home)
 
 
-def test_each_try_is_told_and_keeps_whole_files(
-    hub: Hub, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_try_is_told_and_keeps_whole_files(hub, capsys):
     hub.faults += [Fault(WEIGHTS, "status", status=500, times=2), Fault(CONFIG, "corrupt")]
     fetch()
     told = capsys.readouterr().out.splitlines()
@@ -198,7 +180,7 @@ def test_each_try_is_told_and_keeps_whole_files(
         assert len(hub.requests(f"/resolve-cache/.*/{name}", "GET")) == 1
 
 
-def test_whole_files_are_kept_between_runs(hub: Hub) -> None:
+def test_whole_files_are_kept_between_runs(hub):
     hub.faults.append(Fault(WEIGHTS, "status", status=500, times=None))
     assert "500" in refusal().got
     hub.faults.clear()
@@ -207,9 +189,6 @@ def test_whole_files_are_kept_between_runs(hub: Hub) -> None:
     assert [r.path.rpartition("/")[2] for r in hub.requests("/resolve/", "GET")] == [
         "model.safetensors"
     ]
-
-
-# ---------------------------------------------------------------------- faults that stay
 
 
 STAYING = {
@@ -231,13 +210,8 @@ STAYING = {
 
 @pytest.mark.parametrize("case", STAYING)
 def test_a_fault_that_stays_is_told_without_the_token_and_leaves_nothing_corrupt(
-    hub: Hub,
-    hub_home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-    case: str,
-) -> None:
+    hub, hub_home, monkeypatch, capsys, caplog, case
+):
     monkeypatch.setenv("HF_TOKEN", SECRET)
     fault, got = STAYING[case]
     hub.faults.append(Fault(**vars(fault)))
@@ -251,19 +225,11 @@ def test_a_fault_that_stays_is_told_without_the_token_and_leaves_nothing_corrupt
     assert_whole(hub, fetch())
 
 
-# ---------------------------------------------------------------------- no network
-
-
 NOWHERE = {"http://127.0.0.1:9": "Connection refused", "http://none.invalid": "ConnectError"}
 
 
 @pytest.mark.parametrize("endpoint", NOWHERE)
-def test_no_network_is_told_at_once_with_ways_to_go_on(
-    hub: Hub,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    endpoint: str,
-) -> None:
+def test_no_network_is_told_at_once_with_ways_to_go_on(hub, monkeypatch, capsys, endpoint):
     monkeypatch.setattr("pipeline.workflow.network.CONNECT_SECONDS", 2)
     monkeypatch.setattr(constants, "ENDPOINT", endpoint)
     problem = refusal()
@@ -273,9 +239,7 @@ def test_no_network_is_told_at_once_with_ways_to_go_on(
     assert all(way in problem.remedy for way in ("HF_ENDPOINT", "HF_HUB_OFFLINE", "STUDY=tiny"))
 
 
-def test_without_the_hub_a_branch_is_what_it_was(
-    hub_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_hub_a_branch_is_what_it_was(hub_home, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     folder = f"models--{MODEL.replace('/', '--')}"
     kept = Path(constants.HF_HUB_CACHE) / folder / "refs/main"
@@ -286,9 +250,7 @@ def test_without_the_hub_a_branch_is_what_it_was(
         commit_of(MODEL, "another")
 
 
-def test_a_name_server_that_does_not_answer_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch):
     told = threading.Event()
 
     def hang(*_: object, **__: object) -> None:
@@ -303,9 +265,7 @@ def test_a_name_server_that_does_not_answer_is_not_waited_for(
     assert problem.got == "no answer of http://a-name-that-hangs.invalid in 0 s"
 
 
-def test_a_name_that_stops_resolving_is_not_tried_again(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_that_stops_resolving_is_not_tried_again(hub, monkeypatch, capsys):
     assert unreachable(hub.url) is None
 
     def gone(*_: object, **__: object) -> None:
@@ -316,10 +276,7 @@ def test_a_name_that_stops_resolving_is_not_tried_again(
     assert "trying again" not in capsys.readouterr().out
 
 
-# ---------------------------------------------------------------------- Xet
-
-
-def test_xet_is_off_whatever_the_hub_offers(hub: Hub) -> None:
+def test_xet_is_off_whatever_the_hub_offers(hub):
     """Its client knows none of the retries and explanations that are tested here."""
     from huggingface_hub.utils._runtime import is_xet_available
 
@@ -331,23 +288,19 @@ def test_xet_is_off_whatever_the_hub_offers(hub: Hub) -> None:
     assert len(hub.requests("/xet-bridge/", "GET")) == 1
 
 
-# ---------------------------------------------------------------------- what is not there
-
-
 @pytest.mark.parametrize(
     ("asked", "got"),
     [({"repo": "mini/none"}, "no such repository"), ({"commit": "0" * 40}, "no such commit")],
 )
-def test_what_is_not_there_is_told_at_once(hub: Hub, asked: dict[str, str], got: str) -> None:
-    problem = refusal(**asked)  # type: ignore[arg-type]
+def test_what_is_not_there_is_told_at_once(hub, asked, got):
+    problem = refusal(**asked)
     assert got in problem.got
     assert "HF_TOKEN" in problem.remedy
     assert len(hub.log) == 1, "it does not come by asking"
 
 
-def test_files_that_the_commit_lacks_are_told_with_those_that_it_has(hub: Hub) -> None:
+def test_files_that_the_commit_lacks_are_told_with_those_that_it_has(hub):
     commit = hub.model(PICKLE_ONLY).resolve("main")
-    assert commit is not None
     problem = refusal(PICKLE_ONLY, commit, ("*.safetensors",))
     assert "pytorch_model.bin" in problem.got
     assert "*.safetensors" in problem.expected
@@ -358,9 +311,7 @@ def test_files_that_the_commit_lacks_are_told_with_those_that_it_has(hub: Hub) -
     ("status", "headers"), [(401, {}), (403, {}), (403, {"X-Error-Code": "GatedRepo"})]
 )
 @pytest.mark.parametrize("path", [TREE, WEIGHTS])
-def test_a_repository_that_wants_a_token_says_so(
-    hub: Hub, status: int, headers: dict[str, str], path: str
-) -> None:
+def test_a_repository_that_wants_a_token_says_so(hub, status, headers, path):
     hub.faults.append(Fault(path, "status", "GET|HEAD", None, status, headers))
     problem = refusal()
     assert problem.got == "the hub wants a token that may read it"
@@ -368,11 +319,8 @@ def test_a_repository_that_wants_a_token_says_so(
     assert len(hub.requests(path)) == 1, "no try will help"
 
 
-# ---------------------------------------------------------------------- paths that climb
-
-
 @pytest.mark.parametrize("wanted", [("*/*/*.txt",), (CLIMBING_PATH, *WANTED)])
-def test_a_path_that_climbs_is_refused(hub: Hub, hub_home: Path, wanted: tuple[str, ...]) -> None:
+def test_a_path_that_climbs_is_refused(hub, hub_home, wanted):
     hub.faults.append(Fault(TREE, "climb", times=None))
     problem = refusal(wanted=wanted)
     assert CLIMBING_PATH in problem.got
@@ -381,7 +329,7 @@ def test_a_path_that_climbs_is_refused(hub: Hub, hub_home: Path, wanted: tuple[s
     assert not hub_home.exists()
 
 
-def test_a_path_that_climbs_and_is_not_wanted_is_never_asked_for(hub: Hub, tmp_path: Path) -> None:
+def test_a_path_that_climbs_and_is_not_wanted_is_never_asked_for(hub, tmp_path):
     hub.faults.append(Fault(TREE, "climb", times=None))
     assert_whole(hub, fetch())
     assert hub.requests("climbed") == []
@@ -390,19 +338,14 @@ def test_a_path_that_climbs_and_is_not_wanted_is_never_asked_for(hub: Hub, tmp_p
 
 
 @pytest.mark.parametrize("path", ["/etc/x.txt", "a/../x.txt", "..", "a\\x.txt", "C:x.txt"])
-def test_every_way_out_of_a_folder_is_refused(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_every_way_out_of_a_folder_is_refused(monkeypatch, path):
     listed = [SimpleNamespace(path=path, size=1)]
     monkeypatch.setattr("pipeline.workflow.hub.listing", lambda *_: listed)
     assert repr(path) in refusal(wanted=(path.replace("\\", "?"),)).got
 
 
-# ---------------------------------------------------------------------- offline
-
-
 @pytest.mark.parametrize("cached", [(), ("config.json",)], ids=["nothing", "half"])
-def test_offline_what_is_missing_is_told(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch, cached: tuple[str, ...]
-) -> None:
+def test_offline_what_is_missing_is_told(hub, monkeypatch, cached):
     if cached:
         snapshot(MODEL, COMMIT, cached)
     hub.log.clear()
@@ -414,9 +357,7 @@ def test_offline_what_is_missing_is_told(
     assert hub.log == []
 
 
-def test_a_file_that_was_changed_in_the_cache_is_fetched_again(
-    hub: Hub, hub_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_was_changed_in_the_cache_is_fetched_again(hub, hub_home, monkeypatch):
     weights = fetch().folder / "model.safetensors"
     for offline in (False, True):
         weights.resolve().write_bytes(weights.read_bytes()[:-1] + b"?")
@@ -431,12 +372,7 @@ def test_a_file_that_was_changed_in_the_cache_is_fetched_again(
         assert asked == {"model.safetensors"}
 
 
-# ---------------------------------------------------------------------- the disk
-
-
-def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(
-    hub: Hub, hub_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(hub, hub_home, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000_000))
     problem = refusal()
     assert problem.what == f"the disk that holds {hub_home / 'hub'}"
@@ -446,15 +382,7 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(
     assert hub.requests("/resolve/") == []
 
 
-def test_what_is_there_already_needs_no_room(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetch()
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
-    assert_whole(hub, fetch())
-
-
-def test_a_disk_that_fills_up_is_told_and_the_rest_is_taken_up_later(
-    hub: Hub, hub_home: Path
-) -> None:
+def test_a_disk_that_fills_up_is_told_and_the_rest_is_taken_up_later(hub, hub_home):
     with no_file_larger_than(100_000):
         problem = refusal()
     assert f"[Errno {errno.EFBIG}]" in problem.got
@@ -464,17 +392,14 @@ def test_a_disk_that_fills_up_is_told_and_the_rest_is_taken_up_later(
     assert_whole(hub, fetch())
 
 
-def test_a_cache_that_cannot_be_written_is_told(hub_home: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_told(hub_home):
     hub_home.write_text("a file where a folder should be")
     problem = refusal()
     assert "Errno" in problem.got
     assert problem.expected == f"a cache that can be written: {hub_home / 'hub'}"
 
 
-# ---------------------------------------------------------------------- the token
-
-
-def test_a_token_of_the_environment_is_sent(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_of_the_environment_is_sent(hub, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", SECRET)
     fetch()
     assert hub.log
@@ -483,7 +408,7 @@ def test_a_token_of_the_environment_is_sent(hub: Hub, monkeypatch: pytest.Monkey
     )
 
 
-def test_a_token_in_a_file_is_not(hub: Hub, hub_home: Path) -> None:
+def test_a_token_in_a_file_is_not(hub, hub_home):
     hub_home.mkdir()
     (hub_home / "token").write_text(SECRET)
     from huggingface_hub import get_token

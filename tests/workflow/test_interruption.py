@@ -1,11 +1,8 @@
 """The line that an interrupted command says is written whole, once, before the process ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -13,9 +10,7 @@ from pipeline.workflow import interruption
 from tests.project import started
 
 
-def test_who_comes_second_waits_until_the_line_is_written(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_who_comes_second_waits_until_the_line_is_written(monkeypatch, capfd):
     """The main thread and the one that stands by are woken by the same signal."""
     began, counted = threading.Event(), threading.Event()
 
@@ -54,11 +49,9 @@ with saying(lambda: "finished stages are kept"):
 
 
 @pytest.mark.parametrize("group", [False, True], ids=["the audit alone", "all, as Ctrl-C does"])
-def test_an_audit_speaks_for_its_stages(tmp_path: Path, group: bool) -> None:
+def test_an_audit_speaks_for_its_stages(tmp_path, group):
     (tmp_path / "pipeline").write_text(AUDIT)  # the name by which a stage knows an audit
     with started(str(tmp_path / "pipeline")) as running:
-        assert running.stdout is not None
-        assert running.stderr is not None
         assert running.stdout.readline() == "ready\n"
         (os.killpg if group else os.kill)(running.pid, signal.SIGTERM)
         assert running.stderr.read() == "\ninterrupted: finished stages are kept\n"

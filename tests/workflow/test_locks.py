@@ -2,24 +2,21 @@
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from pipeline.study.audit import DVC_CONFIG
 from pipeline.workflow.dag import _set_aside_damaged_lock
 from pipeline.workflow.errors import InputError
 from pipeline.workflow.locks import held
-
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+from tests.project import python, started
 
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    subprocess.run(["git", "init", "--quiet"], check=True)
-    subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], check=True)
+    (tmp_path / ".dvc/tmp").mkdir(parents=True)
+    (tmp_path / ".dvc/config").write_text(DVC_CONFIG)
     return tmp_path
 
 
@@ -43,24 +40,21 @@ def test_a_process_that_runs_the_command_holds_its_lock(repository, program):
     place.mkdir()
     (place / "dvc").write_text(script)
     run = ["-c", script] if program == "-m dvc" else [str(place / "dvc")]
-    with subprocess.Popen([sys.executable, *run, "repro", "--single-item", "x"]) as busy:
+    with started(*run, "repro", "--single-item", "x") as busy:
         _note(repository, busy.pid, f"{place / 'dvc'} repro --single-item x")
         with pytest.raises(InputError, match=f"PID {busy.pid}"), held(repository / "params.yaml"):
             pass
-        busy.kill()
 
 
-def test_a_study_is_not_replaced_while_another_run_is_at_work(repository):
-    script = "from pipeline.workflow.locks import take_turn; take_turn(); print(1); input()"
-    run = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": ENVIRONMENT}
-    with subprocess.Popen([sys.executable, "-c", script], **run) as busy:
-        busy.stdout.readline()
-        asked = [sys.executable, "-m", "pipeline", "study", "tiny"]
-        done = subprocess.run(asked, capture_output=True, text=True, env=ENVIRONMENT)
-        busy.kill()
+def test_a_study_is_not_replaced_while_another_run_is_at_work(tmp_path):
+    script = "import time; from pipeline.workflow.locks import take_turn; take_turn()"
+    script += "; print(1, flush=True); time.sleep(600)"
+    with started("-c", script, cwd=tmp_path) as busy:
+        assert busy.stdout.readline() == "1\n"
+        done = python("-m", "pipeline", "study", "tiny", cwd=tmp_path, check=False)
     assert done.returncode == 2
     assert f"a run is at work in it: process {busy.pid}" in done.stderr
-    assert not (repository / "params.yaml").exists()
+    assert not (tmp_path / "params.yaml").exists()
 
 
 WHOLE = b"schema: '2.0'\nstages:\n  check@mini:\n    cmd: python -m pipeline stage\n"

@@ -1,21 +1,17 @@
 """A run that cannot fetch what it needs says so once, before any job."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from huggingface_hub import constants
 
 from pipeline.plan.downloads import check, require_downloads
-from pipeline.samples.schema import Pile
-from pipeline.study.composition import compose
+from pipeline.study import composition
 from pipeline.study.schema import Study
 from pipeline.workflow.dag import Stage
 from pipeline.workflow.errors import InputError
 from pipeline.workflow.network import NoNetworkError
-from tests.hub.server import Hub
-from tests.project import ROOT
+from tests.project import composed
+
+pytestmark = pytest.mark.usefixtures("hub_home")
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -25,17 +21,15 @@ def stages(*addresses: str) -> list[Stage]:
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Study:
-    return compose({"study": "small"}, ROOT / "pipeline/conf", tmp_path / "params.yaml")
+def small() -> Study:
+    return composition.check(composed("small"))
 
 
-@pytest.mark.usefixtures("hub_home")
 @pytest.mark.parametrize("offline", [False, True])
-def test_all_that_would_be_fetched_is_named_once(
-    small: Study, monkeypatch: pytest.MonkeyPatch, offline: bool
-) -> None:
+def test_all_that_would_be_fetched_is_named_once(small, monkeypatch, offline):
     monkeypatch.setattr(constants, "ENDPOINT", NOWHERE)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+    require_downloads(small, stages("theory@small-lookup", "report@small"))  # which fetch nothing
     with pytest.raises(NoNetworkError) as caught:
         require_downloads(small, stages("datasets@small", "checkpoint@small-pythia-70m"))
     (problem,) = caught.value.problems
@@ -45,13 +39,9 @@ def test_all_that_would_be_fetched_is_named_once(
     assert "STUDY=tiny" in problem.remedy
 
 
-@pytest.mark.usefixtures("hub_home")
-def test_files_that_are_not_on_the_hub_have_a_remedy_of_their_own(
-    small: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_are_not_on_the_hub_have_a_remedy_of_their_own(small, monkeypatch):
     """Where the hub answers, and the host of GPT-Neo's samples does not."""
     source = small.family("gpt-neo").samples
-    assert isinstance(source, Pile)
     lost = {source.url: "no connection"}
     monkeypatch.setattr("pipeline.plan.downloads.unreachable", lost.get)
     with pytest.raises(NoNetworkError) as caught:
@@ -62,16 +52,7 @@ def test_files_that_are_not_on_the_hub_have_a_remedy_of_their_own(
     assert "HF_HOME" not in problem.remedy
 
 
-@pytest.mark.usefixtures("hub_home")
-def test_what_fetches_nothing_needs_no_network(
-    small: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(constants, "ENDPOINT", NOWHERE)
-    require_downloads(small, stages("theory@small-lookup", "report@small"))
-
-
-@pytest.mark.usefixtures("hub_home")
-def test_a_pin_that_is_not_there_or_does_not_fit_is_told(hub: Hub, small: Study) -> None:
+def test_a_pin_that_is_not_there_or_does_not_fit_is_told(hub, small):
     hub.datasets.pop("baber/piqa")
     files = hub.model("EleutherAI/pythia-70m").files()
     pickles = {name: data for name, data in files.items() if "safetensors" not in name}

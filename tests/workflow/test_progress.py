@@ -1,13 +1,9 @@
 """How far it is: a bar on a terminal, and in a log a plain line now and then."""
 
-from __future__ import annotations
-
 import io
 import logging
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -15,6 +11,7 @@ from tqdm import tqdm
 
 from pipeline.workflow import progress
 from pipeline.workflow.board import take_over
+from tests.project import python
 
 
 @pytest.fixture
@@ -25,9 +22,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_in_a_log_a_line_comes_now_and_then(
-    clock: list[float], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_in_a_log_a_line_comes_now_and_then(clock, capsys):
     report = progress.reporter("memorization", "samples")
     for second in range(1, 25):
         clock[0] = 100.0 + second
@@ -38,9 +33,7 @@ def test_in_a_log_a_line_comes_now_and_then(
     assert said[0][2].endswith(" samples/s]")
 
 
-def test_a_stage_says_how_far_it_is_and_the_board_shows_it(
-    clock: list[float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_stage_says_how_far_it_is_and_the_board_shows_it(clock, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DVC_STAGE", "memorization@one")
     logger, said = logging.Logger("snakemake", logging.INFO), io.StringIO()
@@ -49,7 +42,6 @@ def test_a_stage_says_how_far_it_is_and_the_board_shows_it(
     handler.name = "DefaultStreamHandler"
     logger.addHandler(handler)
     board = take_over(logger)
-    assert board is not None
     board._shown.live.console = Console(file=said, force_terminal=True, width=100)
     board._shown.live.auto_refresh = False
     board.start({1: "memorization@one", 2: "tokens@one"})
@@ -77,9 +69,7 @@ def test_a_stage_says_how_far_it_is_and_the_board_shows_it(
     report(400, 448)  # and nobody looks
 
 
-def test_a_librarys_bar_is_lines_in_a_log(
-    clock: list[float], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_librarys_bar_is_lines_in_a_log(clock, capsys):
     bars = [progress.bar_class()(total=100, unit="B", position=i) for i in range(3)]
     for bar in bars:
         bar.update(10)
@@ -95,12 +85,12 @@ def test_a_librarys_bar_is_lines_in_a_log(
     assert "".join(capsys.readouterr()) == "", "and no cursor is moved"
 
 
-def test_on_a_terminal_it_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_it_is_a_bar(monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert progress.bar_class() is tqdm
 
 
-def test_a_command_starts_no_monitor_thread() -> None:
+def test_a_command_starts_no_monitor_thread():
     """Starting it can wait for ever: see `progress.disable_monitor`."""
     command = """if True:
         import sys, threading
@@ -114,5 +104,5 @@ def test_a_command_starts_no_monitor_thread() -> None:
             list(tqdm(range(3)))
             print([type(each).__name__ for each in threading.enumerate()])
     """
-    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
+    done = python("-c", command)
     assert done.stdout.splitlines()[-1] == "['_MainThread', 'Thread']", done.stderr

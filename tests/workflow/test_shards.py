@@ -1,7 +1,5 @@
 """Where work is cut, what is taken over and what is not, and that no table depends on it."""
 
-from __future__ import annotations
-
 import copy
 import subprocess
 from collections.abc import Iterator
@@ -12,7 +10,6 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from transformers import PreTrainedModel
 
 from pipeline.interventions.interventions import sweep
 from pipeline.measure.memorization import measure
@@ -44,15 +41,7 @@ class Work:
         return {"number": numbers.astype(np.float64), "wide": np.stack([numbers, numbers], 2)}
 
 
-def run(
-    folder: Path,
-    fatal: int | None = None,
-    *,
-    minutes: float = 1.0,
-    items: object = "abcdefg",
-    determined_by: dict[str, object] | None = None,
-    part: str | None = None,
-) -> tuple[Work, dict[str, int], Arrays | None]:
+def run(folder, fatal=None, *, minutes=1.0, items="abcdefg", determined_by=None, part=None):
     """One process: what it computed, what it says of its shards, the results."""
     work, results = Work(fatal), None
     with (
@@ -72,13 +61,21 @@ def kept(folder: Path) -> list[Path]:
     return sorted(folder.glob("*/*.safetensors"))
 
 
-def test_cut_by_hand() -> None:
+def assert_whole(results: Arrays | None) -> None:
+    """They are those of one process that computes all at once."""
+    assert results is not None
+    for name, array in Work()(range(7)).items():
+        assert results[name].dtype == array.dtype
+        assert np.array_equal(results[name], array)
+
+
+def test_cut_by_hand():
     assert cut([20.0] * 7, 60) == [range(0, 3), range(3, 6), range(6, 7)]
     assert cut([70.0, 1.0, 1.0, 99.0], 60) == [range(0, 1), range(1, 3), range(3, 4)]
     assert cut([1.0], 60) == [range(0, 1)]
 
 
-def test_work_is_estimated_by_what_runs_it() -> None:
+def test_work_is_estimated_by_what_runs_it():
     # 2 operations a parameter, 3 billion a second and thread
     one = seconds_a_token(1_000_000, 15, "cpu", "float32", 1)
     assert one == pytest.approx(2 * 15e6 / 3e10)
@@ -86,7 +83,7 @@ def test_work_is_estimated_by_what_runs_it() -> None:
     assert seconds_a_token(1_000_000, 15, "cuda", "float16", 4) < one / 100
 
 
-def test_only_what_is_missing_is_computed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_what_is_missing_is_computed(folder, capsys):
     work, told, _ = run(folder, fatal=6)
     assert work.done == [range(0, 3), range(3, 6)]
     assert told == {"total": 3, "reused": 0, "computed": 2}
@@ -95,14 +92,10 @@ def test_only_what_is_missing_is_computed(folder: Path, capsys: pytest.CaptureFi
     assert work.done == [range(6, 7)]
     assert told == {"total": 3, "reused": 2, "computed": 1}
     assert "resuming: 2 of 3 shards are kept" in capsys.readouterr().out
-    whole = Work()(range(7))
-    assert results is not None
-    for name, array in whole.items():
-        assert results[name].dtype == array.dtype
-        assert np.array_equal(results[name], array)
+    assert_whole(results)
 
 
-def test_another_key_finds_nothing_and_clears_what_it_finds(folder: Path) -> None:
+def test_another_key_finds_nothing_and_clears_what_it_finds(folder):
     for changed in (
         {"determined_by": {"checkpoint": "2"}},
         {"determined_by": {"checkpoint": "1", "code": "changed"}},
@@ -116,10 +109,8 @@ def test_another_key_finds_nothing_and_clears_what_it_finds(folder: Path) -> Non
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty"])
-def test_a_damaged_shard_is_computed_again(
-    folder: Path, damage: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole = run(folder)[2]
+def test_a_damaged_shard_is_computed_again(folder, damage, capsys):
+    run(folder)
     victim = kept(folder)[1]
     content = victim.read_bytes()
     flipped = content[:-1] + bytes([content[-1] ^ 1])
@@ -128,35 +119,27 @@ def test_a_damaged_shard_is_computed_again(
     assert work.done == [range(3, 6)]
     assert told == {"total": 3, "reused": 2, "computed": 1}
     assert f"{victim} is damaged" in capsys.readouterr().out
-    assert whole is not None
-    assert results is not None
-    assert all(np.array_equal(results[name], whole[name]) for name in whole)
+    assert_whole(results)
 
 
 def parts_of(folder: Path) -> Path:
     return folder.parents[2] / "parts" / "memorization" / "model-1.4b"
 
 
-def test_the_parts_of_a_table_are_its_shards(folder: Path) -> None:
-    whole = Work()(range(7))
-    alone = [run(folder, part=f"{number}-of-4") for number in (1, 2, 3, 4)]
-    # three shards in four parts
-    assert [work.done for work, _, _ in alone] == [
-        [], [range(0, 3)], [range(3, 6)], [range(6, 7)]
-    ]  # fmt: skip
+def test_the_parts_of_a_table_are_its_shards(folder):
+    names = [f"{number}-of-4" for number in (1, 2, 3, 4)]
+    alone = [run(folder, part=name) for name in names]
+    done = [work.done for work, _, _ in alone]
+    assert done == [[], [range(0, 3)], [range(3, 6)], [range(6, 7)]], "three shards in four parts"
     assert all(results is None for _, _, results in alone), "a part has no table"
-    assert sorted(each.name for each in parts_of(folder).iterdir()) == [
-        f"{number}-of-4" for number in (1, 2, 3, 4)
-    ]
+    assert sorted(each.name for each in parts_of(folder).iterdir()) == names
     work, told, results = run(folder)
     assert work.done == []
     assert told == {"total": 3, "reused": 3, "computed": 0}
-    assert results is not None
-    for name, array in whole.items():
-        assert np.array_equal(results[name], array)
+    assert_whole(results)
 
 
-def test_a_table_computes_what_its_parts_lack(folder: Path) -> None:
+def test_a_table_computes_what_its_parts_lack(folder):
     for number in (1, 2):
         run(folder, part=f"{number}-of-2")
     damaged = next(parts_of(folder).glob("2-of-2/*/000003-*"))
@@ -167,7 +150,7 @@ def test_a_table_computes_what_its_parts_lack(folder: Path) -> None:
     assert work.done == [range(0, 3), range(3, 6), range(6, 7)], "parts of another checkpoint"
 
 
-def test_a_killed_part_resumes(folder: Path) -> None:
+def test_a_killed_part_resumes(folder):
     run(folder, fatal=6, part="2-of-2")
     assert not parts_of(folder).exists()
     work, told, _ = run(folder, part="2-of-2")
@@ -177,7 +160,7 @@ def test_a_killed_part_resumes(folder: Path) -> None:
     assert not folder.parents[1].exists(), "its stage has ended"
 
 
-def test_a_part_that_needs_no_computation_is_empty(folder: Path) -> None:
+def test_a_part_that_needs_no_computation_is_empty(folder):
     with open_shards(folder, 1, {}, "1-of-2") as shards:
         shards.end_part()
     assert list((parts_of(folder) / "1-of-2").iterdir()) == []
@@ -186,7 +169,7 @@ def test_a_part_that_needs_no_computation_is_empty(folder: Path) -> None:
         assert (folder / "lock").exists(), "which the whole table passes over"
 
 
-def test_what_was_half_written_is_removed(folder: Path) -> None:
+def test_what_was_half_written_is_removed(folder):
     run(folder)
     half = kept(folder)[0].with_name(".000000-000003-abc.safetensors.77.part")
     half.write_bytes(b"half")
@@ -194,9 +177,7 @@ def test_what_was_half_written_is_removed(folder: Path) -> None:
     assert not half.exists()
 
 
-def test_removed_at_once_or_after_dvc_has_the_table(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_removed_at_once_or_after_dvc_has_the_table(folder, monkeypatch):
     data = folder.parents[3]
     run(folder)
     with open_shards(folder, 1, {}) as shards:
@@ -232,28 +213,21 @@ print("left", flush=True)
 def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process at work on the table, for three seconds."""
     with started("-c", HOLD, str(folder), "3") as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         yield process
 
 
-def test_one_process_at_a_time(
-    folder: Path, holder: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_process_at_a_time(folder, holder, capsys):
     with open_shards(folder, 1, {}):
-        assert holder.stdout is not None
         assert holder.stdout.readline() == "left\n"
         assert (folder / "lock").exists(), "it was removed and made again"
     assert "waiting for the process that works on" in capsys.readouterr().out
 
 
-def test_a_killed_process_holds_nothing_up(folder: Path, holder: subprocess.Popen[str]) -> None:
+def test_a_killed_process_holds_nothing_up(folder, holder):
     holder.kill()
     holder.wait()
     assert run(folder)[1]["computed"] == 3
-
-
-# ------------------------------------------------------------- the engines
 
 
 FLOATS = ("completion_entropy", "suffix_log_prob", "min_margin")
@@ -264,18 +238,14 @@ def samples() -> pl.DataFrame:
     return random_samples(11, 6, 8)
 
 
-def completed(
-    model: PreTrainedModel, samples: pl.DataFrame, folder: Path, minutes: float
-) -> tuple[pl.DataFrame, dict[str, int]]:
+def completed(model, samples, folder, minutes):
     with open_shards(folder, minutes, {}) as shards:
         made = measure(model, samples, sweep(3), token_budget=1200, shards=shards)
         return made, shards.told()
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 4, 11])
-def test_a_table_does_not_depend_on_its_shards(
-    neo: PreTrainedModel, samples: pl.DataFrame, folder: Path, at_once: int
-) -> None:
+def test_a_table_does_not_depend_on_its_shards(neo, samples, folder, at_once):
     interventions = sweep(3)
     whole = measure(neo, samples, interventions, token_budget=1200)
     a_sample = 14 * seconds_a_token(
@@ -294,7 +264,7 @@ def test_a_table_does_not_depend_on_its_shards(
     assert again.equals(made), "to the last bit"
 
 
-def test_progress_and_errors_count_all_samples(overflowing: PreTrainedModel, folder: Path) -> None:
+def test_progress_and_errors_count_all_samples(overflowing, folder):
     """The last of the samples, the first of its shard, overflows in any precision."""
 
     def spoil(_: object, asked: tuple[torch.Tensor], states: torch.Tensor) -> torch.Tensor:

@@ -1,9 +1,5 @@
 """Tables are checked on write and on read, and recomputing gives the same bytes."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import polars as pl
 import pytest
 
@@ -17,7 +13,7 @@ SCHEMA: tables.Schema = {
 FRAME = pl.DataFrame({"a": [1, 2], "b": [0.5, None]}, schema={"a": pl.UInt32, "b": pl.Float64})
 
 
-def test_round_trip_with_provenance_and_added_columns(tmp_path: Path) -> None:
+def test_round_trip_with_provenance_and_added_columns(tmp_path):
     path = tmp_path / "t.parquet"
     tables.write(FRAME.with_columns(c=pl.lit("x")).select("c", "b", "a"), path, SCHEMA, {"seed": 1})
     read = tables.read(path, SCHEMA)
@@ -26,7 +22,7 @@ def test_round_trip_with_provenance_and_added_columns(tmp_path: Path) -> None:
     assert tables.provenance(path) == {"seed": 1}
 
 
-def test_the_same_table_is_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_table_is_the_same_bytes(tmp_path):
     for name in ("one", "two"):
         tables.write(FRAME, tmp_path / name, SCHEMA, {"seed": 1, "study": "s"})
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
@@ -41,9 +37,7 @@ def test_the_same_table_is_the_same_bytes(tmp_path: Path) -> None:
         (FRAME.select(c="b"), ["column a", "column b"]),
     ],
 )
-def test_what_does_not_fit_is_refused_both_ways(
-    tmp_path: Path, frame: pl.DataFrame, said: list[str]
-) -> None:
+def test_what_does_not_fit_is_refused_both_ways(tmp_path, frame, said):
     path = tmp_path / "t.parquet"
     with pytest.raises(InputError) as caught:
         tables.write(frame, path, SCHEMA, {})

