@@ -154,6 +154,7 @@ def _batch(
     close, forced_close = margin <= tolerance, readout.margin <= tolerance
     unsure = (close | forced_close).any(-1)
     if engine.in_half and unsure.any():
+        cache = None  # frees its memory for float32
         exact = _in_single(engine, batch, length, decoded, forbidden, unsure)
         for tokens, again, these in ((token, exact[0], close), (forced, exact[1], forced_close)):
             these = these.any(-1)

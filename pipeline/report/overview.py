@@ -95,6 +95,7 @@ def _shaded(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
     short, every = pl.col("task").str.strip_prefix(views.GENERATED), rows["task"].unique()
     task = pl.when(short.is_in(every.implode())).then("task").otherwise(short)
     task = task.str.replace_all("_", " ")
+    task = pl.when(task.is_in(list(words.values()))).then(task + " (task)").otherwise(task)
     unmodified = pl.col("intervention") == BASELINE.name
     joined = (
         rows.filter(unmodified | views.ONE_BLOCK)
