@@ -8,6 +8,7 @@ the text of a template stands outside of one.
 import itertools
 import json
 import math
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from filelock import FileLock
 
 from pipeline.analysis import aggregate
 from pipeline.analysis.localization import merits
@@ -77,8 +79,18 @@ class Made:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A study and its pages, written once for all workers."""
+    base = tmp_path_factory.getbasetemp()
+    root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "numbers"
+    with FileLock(f"{root}.lock"):
+        if not root.exists():
+            _write(root)
+    html = {name: (root / f"{name}.html").read_text(encoding="utf-8") for name in PAGES}
+    return Made(root / "data", json.loads((root / "numbers.json").read_text()), html)
+
+
+def _write(root: Path) -> None:
     """Four models of two families, with benchmarks beside blind scorers, texts and theory."""
-    root = tmp_path_factory.mktemp("numbers")
     data = root / "data"
     groups = [*SWEEP, Group("each", "zero"), Group("random", k=2, draws=2)]
     studied = synthetic.study(
@@ -113,8 +125,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     figures.write_figures(data / "summary.parquet", root / "figures", data, steps=STEPS)
     reported = [pair for pair in models if pair[0] != "twin-neo-8"]
     page.write_page("tiny", reported, data, data / "tasks", root, {}, thresholds=THRESHOLDS)
-    html = {name: (root / f"{name}.html").read_text(encoding="utf-8") for name in PAGES}
-    return Made(data, json.loads((root / "numbers.json").read_text()), html)
 
 
 def _located() -> tuple[pl.DataFrame, pl.DataFrame]:

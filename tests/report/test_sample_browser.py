@@ -366,8 +366,13 @@ def test_every_metric_can_be_looked_at(summary):
     assert {row[0]: row[1] for row in rows} == meanings
     kept = dict.fromkeys(("model", "group", "edit", "measure"), pl.String)
     kept |= {"block": pl.UInt16, "kept": pl.Float64}
-    [first, *_] = overview.heatmaps(summary, pl.DataFrame(schema=kept))
+    nothing_kept = pl.DataFrame(schema=kept)
+    [first, *_] = overview.heatmaps(summary, nothing_kept)
     others = [name for name in named if name not in overview._MEMORY]
     assert len(first["others"]) == len(others)
     assert set(first["others"]) <= set(first["heading"])
     assert any(label.startswith("suffix log prob, nats") for label in first["others"])
+
+    of_one_name = summary.with_columns(pl.col("task").replace("tiny_piqa", "exact_match"))
+    [first, *_] = overview.heatmaps(of_one_name, nothing_kept)
+    assert {"exact match", "exact match (task)"} <= set(first["heading"])
