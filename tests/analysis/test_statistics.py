@@ -57,6 +57,13 @@ def test_agreement_within_many_groups_is_estimated_and_one_group_tells_next_to_n
     assert together.high > 0.98
 
 
+def test_disagreement_within_groups_narrows_no_interval() -> None:
+    apart = clustered_rates(np.arange(200)[:, None] % 2 == 0, np.arange(200) // 2)
+    low, high = wilson(np.array([100.0]), np.array([200.0]))
+    assert apart.low <= low
+    assert apart.high >= high
+
+
 def test_means_agree_with_the_textbook_interval() -> None:
     values = np.random.default_rng(1).normal(3, 2, size=(400, 1))
     means = clustered_means(values, np.arange(400))

@@ -358,10 +358,13 @@ THROUGH: dict[str, tuple[Values, tuple[str, ...]]] = {
         (
             *("tiny-pythia-8.name", "a; touch pwned {model}", "matrix_learning_rate", "nan"),
             *("tiny-pythia.name", "prefix_length", f"theory.{EXPERIMENT}.name"),
-            "tiny_piqa\\ntouch pwned",
+            *("tiny_piqa\\ntouch pwned", "remedy:"),
         ),
     ),
-    "a study above the project": ({"study": "../../outside"}, ("study", "../../outside")),
+    "a study above the project": (
+        {"study": "../../outside"},
+        ("../../outside",),
+    ),  # DVC alone says no more
 }
 
 
@@ -388,7 +391,7 @@ def test_bad_params_stop_both_engines(copied: Project, command: tuple[str, ...],
     done = copied.command(*command, check=False)
     output = done.stdout + done.stderr
     assert done.returncode != 0
-    for part in ("remedy:", *said):
+    for part in said:
         assert part in output
     assert "Traceback" not in output
     assert not list(copied.root.parents[1].rglob("pwned"))

@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from torch import nn
 
 from pipeline.measure.durability import (
     FORMATS,
@@ -69,6 +70,13 @@ def test_a_rounded_model_keeps_embeddings_and_norms(world: World) -> None:
         matrix = value.ndim == 2 and "embed" not in name
         assert value.equal(before[name]) != matrix, name
     assert all(v.equal(before[name]) for name, v in world.model.named_parameters())
+
+
+def test_a_matrix_whose_rows_groups_do_not_divide_stays() -> None:
+    model = nn.Sequential(nn.Linear(GROUP + 8, 4), nn.Linear(2 * GROUP, 4))
+    stays, rounds = zip(model, quantized(model, 4), strict=True)
+    assert torch.equal(stays[0].weight, stays[1].weight)
+    assert not torch.equal(rounds[0].weight, rounds[1].weight)
 
 
 def test_relearning_is_plain_fine_tuning(world: World) -> None:
