@@ -361,10 +361,8 @@ THROUGH: dict[str, tuple[Values, tuple[str, ...]]] = {
             *("tiny_piqa\\ntouch pwned", "remedy:"),
         ),
     ),
-    "a study above the project": (
-        {"study": "../../outside"},
-        ("../../outside",),
-    ),  # DVC alone says no more
+    # DVC says no more than the name
+    "a study above the project": ({"study": "../../outside"}, ("../../outside",)),
 }
 
 
