@@ -145,6 +145,9 @@ def test_texts_of_an_unknown_number_are_not_none(tmp_path):
 def test_training_reads_the_world_and_what_is_planted(tiny):
     model = next(iter(tiny.models.values()))
     assert training_tokens(tiny, model) == 400_000 + 64 * 7136
+    costs = Costs(tiny)  # 6 operations a parameter and token, the backward pass among them
+    learned = 6 * costs.size(model.name).parameters * (400_000 + 64 * 7136)
+    assert costs.operations("checkpoint", model) == learned
     for step, tokens in ((0, 0), (100, 100 * 24 * 64), (10**6, 400_000 + 64 * 7136)):
         stopped = model.model_copy(update={"run": "a", "step": step})
         assert training_tokens(tiny, stopped) == tokens
