@@ -86,19 +86,20 @@ def price(before: PreTrainedModel, after: PreTrainedModel, rows: Rows, seed: int
     changes = {n: value.detach() - weights[n] for n, value in after.named_parameters()}
     probe = copy.deepcopy(after)
     generator, found = torch.Generator().manual_seed(seed), []
+
+    @torch.no_grad()
+    def scored(part: Rows, sign: int) -> Tensor:
+        """(n, S, V) log probabilities, a step along the change or against it."""
+        for name, value in probe.named_parameters():
+            value.copy_(weights[name] + sign * STEP * changes[name])
+        return logits(probe, part).double().log_softmax(-1)
+
     for part in rows.batches():
-        labels, sides = part.tokens[:, part.first :, None], []
-        for sign in (0, 1, -1):
-            with torch.no_grad():
-                for name, value in probe.named_parameters():
-                    value.copy_(weights[name] + sign * STEP * changes[name])
-                scored = logits(probe, part).double().log_softmax(-1)
-            if sign == 0:
-                sampled = torch.multinomial(scored.exp_().flatten(0, 1), 1, generator=generator)
-                labels = torch.cat([labels, sampled.view_as(labels)], -1)
-            else:
-                sides.append(scored.gather(-1, labels))
-        first, second = ((sides[1] - sides[0]) / (2 * STEP)).unbind(-1)
+        true = part.tokens[:, part.first :, None]
+        drawn = torch.multinomial(scored(part, 0).exp_().flatten(0, 1), 1, generator=generator)
+        labels = torch.cat([true, drawn.view_as(true)], -1)
+        ahead, behind = (scored(part, sign).gather(-1, labels) for sign in (1, -1))
+        first, second = ((behind - ahead) / (2 * STEP)).unbind(-1)
         found.append((first + second.square() / 2).mean(-1))
     return torch.cat(found)
 

@@ -331,3 +331,17 @@ def test_verdicts_err_at_most_at_their_rate(world: str) -> None:
     assert len(count) == 11
     if world in ("true", "false"):
         assert sum(decided.values()) > 0.6 * sum(count.values())
+
+
+def test_a_few_other_answers_never_turn_a_verdict_around(study: synthetic.Study) -> None:
+    """Another machine rounds otherwise, so that a few argmaxes differ."""
+    turned = []
+    for model in study.models:
+        flip = pl.int_range(pl.len()) % 97 == 0
+        exact = pl.when(flip).then(~pl.col("exact_match")).otherwise("exact_match")
+        other = model.memorization.with_columns(exact_match=exact)
+        turned.append(replace(model, memorization=other))
+    before, after = (judged_of(models) for models in (study.models, turned))
+    for claim, finding in before.items():
+        for model, verdict in finding.cases.items():
+            assert {verdict, after[claim].cases[model]} != {SUPPORTED, CONTRADICTED}, claim

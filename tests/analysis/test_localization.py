@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipeline.analysis.localization import ALL, falls, means, merits
+from pipeline.analysis.localization import ALL, falls, means, merits, removals
 from pipeline.localization.schemas import LOCALIZATION, REMOVAL
 from pipeline.report.columns import MEANINGS
 from pipeline.report.localization import SECTION, Localized, localized
@@ -35,10 +35,11 @@ def table(by_model: Models, scorer: str = "mine", seeds: int = 1) -> pl.DataFram
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def removal_of(found: pl.DataFrame) -> pl.DataFrame:
+def removal_of(found: pl.DataFrame, left: float = 0.0, accuracy: float = 0.5) -> pl.DataFrame:
     """What deletion leaves, the same for every scorer."""
     keys = found.select("model", "base", "seed", "truth", "scorer").unique(maintain_order=True)
-    of_all = {"exact_match": 1.0, "exact_match_left": 0.0, "accuracy": 0.5, "accuracy_left": 0.5}
+    of_all = {"exact_match": 1.0, "exact_match_left": left, "accuracy": 0.5}
+    of_all |= {"accuracy_left": accuracy}
     return tables.cast(keys.with_columns(places=pl.lit("block-00"), **of_all), REMOVAL)
 
 
@@ -158,3 +159,14 @@ def test_the_page_tells_what_the_tables_hold() -> None:
     [plot] = found_first(found)
     assert plot.draw(plot.data).axes
     assert set(plot.data.columns) <= set(MEANINGS)
+
+
+def test_deletion_is_clean_if_it_removes_at_no_cost() -> None:
+    found = table({"a": ("mlp", {0}, [1.0, 0.0])})
+    for left, accuracy, clean in ((0.1, 0.481, 1), (0.11, 0.5, 0), (0.0, 0.47, 0)):
+        [row] = removals(removal_of(found, left, accuracy)).to_dicts()
+        assert row["removed"] == pytest.approx(1 - left)
+        assert row["lost"] == pytest.approx(0.5 - accuracy)
+        assert row["clean"] == clean
+    nothing = removal_of(found).with_columns(exact_match=pl.lit(0.0))
+    assert removals(nothing).is_empty()

@@ -249,3 +249,17 @@ def test_all_samples_of_the_paper_take_seconds() -> None:
     assert time.process_time() - began < 20
     assert ours.p_value[0] == 1.0
     assert np.isfinite(ours.low[1:]).all()
+
+
+def test_rates_of_unrelated_samples_are_plain_wilson() -> None:
+    outcomes = np.arange(200).reshape(100, 2) % 3 == 0
+    rates = clustered_rates(outcomes, np.arange(100))
+    low, high = wilson(outcomes.sum(axis=0).astype(float), np.array([100.0, 100.0]))
+    np.testing.assert_allclose(rates.value, outcomes.mean(axis=0))
+    np.testing.assert_allclose((rates.low, rates.high), (low, high))
+
+
+def test_a_change_everywhere_has_the_smallest_p_value() -> None:
+    baseline = np.random.default_rng(11).random((60, 1))
+    ours = paired_differences(baseline - 1, baseline, np.arange(60), seed=0, draws=999)
+    assert ours.p_value == pytest.approx(1 / 1000)

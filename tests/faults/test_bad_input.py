@@ -361,8 +361,9 @@ THROUGH: dict[str, tuple[Values, tuple[str, ...]]] = {
             *("tiny_piqa\\ntouch pwned", "remedy:"),
         ),
     ),
-    # DVC says no more than the name
-    "a study above the project": ({"study": "../../outside"}, ("../../outside",)),
+    "a study above the project": ({"study": "../../pwned"}, ("remedy:", "study", "../../pwned")),
+    # DVC says no more than the name where a result is there
+    "a study above the project that is there": ({"study": "../../outside"}, ("../../outside",)),
 }
 
 
