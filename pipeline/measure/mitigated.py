@@ -18,7 +18,7 @@ from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.benchmarks import measure
 from pipeline.mitigations.curvature import COHERENT_SHARE, eigenbases
 from pipeline.mitigations.matrices import mlp_matrices, recorded
-from pipeline.mitigations.rows import Rows, log_probs, logits, read
+from pipeline.mitigations.rows import Rows, log_probs, logits, read, right, scores
 from pipeline.mitigations.schemas import OUTCOMES
 from pipeline.mitigations.subject import TEXT, Part, Parts
 from pipeline.workflow import tables
@@ -42,10 +42,9 @@ def outcomes(
     """
     made = []
     for split, part in parts.splits.items():
-        scored, recited = read(model, part.rows)
+        scored, *recited = read(model, part.rows, scores, *([] if split == TEXT else [right]))
         made.append(labelled(part, split, "loss", -scored.mean(-1)))
-        if split != TEXT:
-            made.append(labelled(part, split, "recited", recited))
+        made += [labelled(part, split, "recited", each) for each in recited]
     if tasks and tokenizer is not None:
         words = {"probe": pl.lit("dose"), "variant": pl.lit("")}
         _, documents = measure(model, tokenizer, tasks, [BASELINE])

@@ -64,12 +64,12 @@ def logits(model: Callable[..., Any], rows: Rows) -> Tensor:
 
 def log_probs(model: Callable[..., Any], rows: Rows) -> Tensor:
     """(N, T - first) log probability of each scored token, nats; keeps gradients."""
-    return _log_probs(logits(model, rows), rows)
+    return scores(logits(model, rows), rows)
 
 
 def margins(model: PreTrainedModel, rows: Rows) -> Tensor:
     """(N, T - first) logit of each scored token minus the largest of the others."""
-    return _margins(logits(model, rows), rows)
+    return leads(logits(model, rows), rows)
 
 
 def contrasted(of: Callable[[Rows], list[Tensor]], forget: Rows, keep: Rows) -> list[Tensor]:
@@ -78,30 +78,36 @@ def contrasted(of: Callable[[Rows], list[Tensor]], forget: Rows, keep: Rows) -> 
 
 
 @torch.no_grad()
-def read(model: PreTrainedModel, rows: Rows) -> tuple[Tensor, Tensor]:
-    """`all_log_probs` and `recited`, of one pass."""
+def read(model: PreTrainedModel, rows: Rows, *of: Callable[[Tensor, Rows], Tensor]) -> list[Tensor]:
+    """What each function makes of the logits (N, T - first, V) of rows, of one pass in batches."""
     found = []
     for part in rows.batches():
         made = logits(model, part)
-        found.append((_log_probs(made, part), (_margins(made, part) > 0).all(-1)))
-    scored, right = zip(*found, strict=True)
-    return torch.cat(scored), torch.cat(right)
+        found.append([each(made, part) for each in of])
+    return [torch.cat(parts) for parts in zip(*found, strict=True)]
 
 
 def recited(model: PreTrainedModel, rows: Rows) -> Tensor:
     """(N,) bool: whether greedy decoding gives the scored tokens: each is the most likely one."""
-    return read(model, rows)[1]
+    return read(model, rows, right)[0]
 
 
 def all_log_probs(model: PreTrainedModel, rows: Rows) -> Tensor:
     """As `log_probs`, without gradients, in batches."""
-    return read(model, rows)[0]
+    return read(model, rows, scores)[0]
 
 
-def _log_probs(made: Tensor, rows: Rows) -> Tensor:
+def scores(made: Tensor, rows: Rows) -> Tensor:
+    """(N, T - first) log probability of each scored token, of logits."""
     return made.log_softmax(-1).gather(-1, rows.tokens[:, rows.first :, None])[..., 0]
 
 
-def _margins(made: Tensor, rows: Rows) -> Tensor:
-    right = rows.tokens[:, rows.first :, None]
-    return made.gather(-1, right)[..., 0] - made.scatter(-1, right, -torch.inf).amax(-1)
+def leads(made: Tensor, rows: Rows) -> Tensor:
+    """(N, T - first) logit of each scored token minus the largest of the others."""
+    true = rows.tokens[:, rows.first :, None]
+    return made.gather(-1, true)[..., 0] - made.scatter(-1, true, -torch.inf).amax(-1)
+
+
+def right(made: Tensor, rows: Rows) -> Tensor:
+    """(N,) bool: whether each scored token is the most likely one, of logits."""
+    return (leads(made, rows) > 0).all(-1)
