@@ -92,6 +92,7 @@ def test_the_words_of_the_figure() -> None:
     )
     told = "Exact match: from step 5, block 0; from step 20, block 1; never, blocks 2, 3."
     assert told in plain(plot.words()["caption"])
+    assert "at 3 steps" in plain(plot.words()["alt"])
     nothing = _summary({name: [0.5, 0.5] for name, _, _ in STEPS})
     [plot] = trajectories(nothing, STEPS)
     assert plain(plot.words()["finding"]) == (

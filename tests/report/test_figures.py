@@ -258,6 +258,19 @@ def test_bars_have_a_size(plots, tmp_path):
         assert (height > 3) == (share > 0.05)
 
 
+def test_the_script_gets_names_once():
+    words = ("", "</script>&", "m", "1%")
+    told = [marks.Told([1.25, 2.0], block, *words, edit="identity") for block in (3, 4)]
+    text = str(marks.as_json(told))
+    assert not re.search("[<>&]", text)
+    assert json.loads(text) == {
+        "models": ["</script>&"],
+        "edits": ["identity"],
+        "measures": ["m"],
+        "marks": [[0, 0, 0, 3, "1%", 1.25, 2], [0, 0, 0, 4, "1%", 1.25, 2]],
+    }
+
+
 def test_marks_tell_the_numbers_of_their_rows(plots):
     """A scatter those of both axes; what is kept also those of means."""
     data = plots["scatter-tiny-neo-8"].data.with_row_index("row")

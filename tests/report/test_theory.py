@@ -288,6 +288,8 @@ def test_statements_turn_around_with_the_data(made, theory):
     assert f"Of {len(printed)} readings of what is printed, {hold} hold in every case" in opening
     other = synthetic_theory.attention_only(mlp_bypassed=0.9, power=2.0)
     told = replace(theory, experiments={**theory.experiments, "attention_only": other})
+    stored = statements.routing(other)["mlp"]
+    assert [stored[end].value for end in ("before", "after")] == pytest.approx([0.96, 0.9])
     turned = statements.attention_only_statements(told)
     assert starting(turned, "A drop under bypass").degree == "all"
     assert starting(turned, "What is stored grows").degree == "all"
