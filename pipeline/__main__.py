@@ -277,15 +277,21 @@ def durability(
     twin: Annotated[Path | None, typer.Option(help="one that never saw the samples")] = None,
     prefix_length: Annotated[int, typer.Option(min=2, help="tokens")] = 32,
     suffix_length: Annotated[int, typer.Option(min=2, help="tokens")] = 32,
+    # 1e-3 ends what SmolLM2 recites without an edit
+    learning_rate: Annotated[float, typer.Option(min=0, max=1, help="of relearning")] = 1e-4,
+    steps: Annotated[int, typer.Option(min=1, help="of relearning")] = 50,
 ) -> None:
     """Try to get removed texts back: by sampling, rounding, relearning, and other prefixes."""
     import polars as pl
 
+    from pipeline.mitigations.schema import Relearning
     from pipeline.study import mitigated
 
     lengths = prefix_length, suffix_length
+    relearning = Relearning(learning_rate=learning_rate, steps=steps)
+    found = mitigated.probe(model, samples, *lengths, relearning, before, twin)
     with pl.Config(tbl_rows=-1, tbl_hide_dataframe_shape=True, tbl_hide_column_data_types=True):
-        print(mitigated.probe(model, samples, *lengths, before=before, twin=twin))
+        print(found)
 
 
 @app.command()

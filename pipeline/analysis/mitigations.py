@@ -145,8 +145,10 @@ def durability(found: pl.DataFrame) -> pl.DataFrame:
     rows: list[Row] = []
     held_out = found.filter((pl.col("probe") != "dose") | (pl.col("metric") == "recited"))
     held_out = held_out.filter("chosen", "recited", split="forget_held_out")
+    unedited = held_out.filter(method="none", probe="relearning").sort("item", "x")
+    endures = _mean(_areas(unedited.with_columns(twin=0.0)), "twin")["low"] > 0.5
     for (method, dose), own in held_out.group_by(["method", "dose"], maintain_order=True):
-        of_method = list(_probed(own, held_out.filter(method="twin")))
+        of_method = list(_probed(own, held_out.filter(method="twin"), endures))
         named = {"method": method, "dose": dose}
         rows += [named | row for row in (*of_method, _overall(of_method))]
     return _table(found, rows, DURABILITY)
@@ -233,8 +235,11 @@ def _detected(found: pl.DataFrame) -> Iterator[Row]:
                 yield {"split": split, "metric": f"auc_{metric}", **area}
 
 
-def _probed(own: pl.DataFrame, twin: pl.DataFrame) -> Iterator[Row]:
-    """The rows of one method; relearning is compared with the twin's in its other order."""
+def _probed(own: pl.DataFrame, twin: pl.DataFrame, endures: bool) -> Iterator[Row]:
+    """The rows of one method; relearning is compared with the twin's in its other order.
+
+    It shows no removal unless recitations of the unmodified model endure it.
+    """
     learned = (pl.col("probe") == "relearning") & (pl.col("variant") == "")
     variant = pl.col("variant").replace("reference", "")
     expected = twin.filter(~learned).select("probe", "x", variant, "item", twin="value")
@@ -251,7 +256,8 @@ def _probed(own: pl.DataFrame, twin: pl.DataFrame) -> Iterator[Row]:
         yield {**at, **row, "verdict": verdict}
     curve = own.filter(probe="relearning").sort("item", "x")
     area = _mean(_areas(curve), "twin")
-    verdict = _verdict(area, AREA_MARGIN, "removed", "hidden" if len(twin) else "undecided")
+    below = "removed" if endures else "undecided"
+    verdict = _verdict(area, AREA_MARGIN, below, "hidden" if len(twin) else "undecided")
     last = curve["x"].max()
     yield {"probe": "relearning", "x": last, "variant": "area", **area, "verdict": verdict}
 

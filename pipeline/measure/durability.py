@@ -7,7 +7,7 @@ probability 1 - (1 - p)^n; it counts as extracted from one half on.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import polars as pl
 import torch
@@ -22,6 +22,7 @@ from pipeline.measure.mitigated import labelled, origin
 from pipeline.mitigations.descent import BATCH_ROWS, descend
 from pipeline.mitigations.matrices import Matrix
 from pipeline.mitigations.rows import Rows, all_log_probs, log_probs, recited
+from pipeline.mitigations.schema import Relearning
 from pipeline.mitigations.subject import HELD_OUT, SEEN, Parts
 
 TRIES = (1, 100, 10_000)
@@ -31,14 +32,15 @@ FORMATS = {8: GGMLQuantizationType.Q8_0, 4: GGMLQuantizationType.Q4_0}
 """Bits -> the format of GGUF, whose scales are float16."""
 GROUP = 32
 """Neighbours within a row that share a scale."""
-RATE, STEPS = 1e-3, (0, 1, 2, 5, 10, 20, 50)
-"""Of relearning: learning rate, and the steps after which the model is looked at."""
+LOOKS = (0, 1, 2, 5, 10, 20, 50, 100, 200)
+"""Steps of relearning after which the model is looked at, and after the last one."""
 
 
 def probes(
     model: PreTrainedModel,
     parts: Parts,
     seed: int,
+    relearning: Relearning,
     before: PreTrainedModel | None = None,
     reference: bool = False,
 ) -> pl.DataFrame:
@@ -65,7 +67,7 @@ def probes(
     if before is not None:
         add("undone", 0, recited(undone(model, before), rows))
     for order, variant in enumerate(("", "reference") if reference else ("",)):
-        for step, learner in relearned(model, first, seed + order):
+        for step, learner in relearned(model, first, seed + order, relearning):
             add("relearning", step, recited(learner, rows), variant)
     return pl.concat(found)
 
@@ -117,11 +119,11 @@ def quantized(model: PreTrainedModel, bits: int) -> PreTrainedModel:
 
 
 def relearned(
-    model: PreTrainedModel, rows: Rows, seed: int, steps: Sequence[int] = STEPS
+    model: PreTrainedModel, rows: Rows, seed: int, relearning: Relearning
 ) -> Iterator[tuple[int, PreTrainedModel]]:
     """Train a copy of the model on whole rows, in an order that the seed gives.
 
-    Yields the number of steps and the copy after each of `steps`, ascending; it goes on to change.
+    Yields the number of steps and the copy after each of `LOOKS`; it goes on to change.
     """
     made, whole = copy.deepcopy(model), Rows(rows.tokens, 1)
     generator = torch.Generator().manual_seed(seed)
@@ -129,6 +131,6 @@ def relearned(
     def loss() -> Tensor:
         return -log_probs(made, whole[whole.draw(BATCH_ROWS, generator)]).mean()
 
-    for step in descend(made.parameters(), RATE, steps[-1], loss):
-        if step in steps:
+    for step in descend(made.parameters(), relearning.learning_rate, relearning.steps, loss):
+        if step in (*LOOKS, relearning.steps):
             yield step, made

@@ -18,7 +18,7 @@ from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.benchmarks import measure
 from pipeline.mitigations.curvature import COHERENT_SHARE, eigenbases
 from pipeline.mitigations.matrices import mlp_matrices, recorded
-from pipeline.mitigations.rows import Rows, log_probs, logits, read, right, scores
+from pipeline.mitigations.rows import BATCH, Rows, log_probs, logits, read, right, scores
 from pipeline.mitigations.schemas import OUTCOMES
 from pipeline.mitigations.subject import TEXT, Part, Parts
 from pipeline.workflow import tables
@@ -73,18 +73,30 @@ def origin(before: PreTrainedModel, after: PreTrainedModel) -> dict[str, Tensor]
     }
 
 
-def price(before: PreTrainedModel, after: PreTrainedModel, rows: Rows, seed: int) -> Tensor:
+@torch.no_grad()
+def sampled(model: PreTrainedModel, rows: Rows, seed: int) -> Tensor:
+    """(N, S, 1) a label for each scored token, drawn from what the model expects there."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(part: Rows) -> Tensor:
+        likely = logits(model, part).double().softmax(-1)
+        return torch.multinomial(likely.flatten(0, 1), 1, generator=generator)
+
+    return torch.cat([drawn(part) for part in rows.batches()]).view(len(rows), -1, 1)
+
+
+def price(before: PreTrainedModel, after: PreTrainedModel, rows: Rows, labels: Tensor) -> Tensor:
     """(N,) the change of each row's loss that two Taylor orders predict, nats a token.
 
     With s the first-order shift of a token's loss: the mean of s over the true labels, plus the
-    mean of s²/2 over labels that the model samples. No parameter is free.
+    mean of s²/2 over labels that the model samples, (N, S, 1). No parameter is free.
 
     Source: public repository smarter/memorization_kfac, theory/paper.
     """
     weights = origin(before, after)
     changes = {n: value.detach() - weights[n] for n, value in after.named_parameters()}
     probe = copy.deepcopy(after)
-    generator, found = torch.Generator().manual_seed(seed), []
+    found = []
 
     @torch.no_grad()
     def scored(part: Rows, sign: int) -> Tensor:
@@ -93,11 +105,9 @@ def price(before: PreTrainedModel, after: PreTrainedModel, rows: Rows, seed: int
             value.copy_(weights[name] + sign * STEP * changes[name])
         return logits(probe, part).double().log_softmax(-1)
 
-    for part in rows.batches():
-        true = part.tokens[:, part.first :, None]
-        drawn = torch.multinomial(scored(part, 0).exp_().flatten(0, 1), 1, generator=generator)
-        labels = torch.cat([true, drawn.view_as(true)], -1)
-        ahead, behind = (scored(part, sign).gather(-1, labels) for sign in (1, -1))
+    for part, drawn in zip(rows.batches(), torch.split(labels, BATCH), strict=True):
+        both = torch.cat([part.tokens[:, part.first :, None], drawn], -1)
+        ahead, behind = (scored(part, sign).gather(-1, both) for sign in (1, -1))
         first, second = ((behind - ahead) / (2 * STEP)).unbind(-1)
         found.append((first + second.square() / 2).mean(-1))
     return torch.cat(found)

@@ -29,6 +29,17 @@ REMOVED = 0.1
 """The share of the recitations of the seen rows that may stay where a dose removes them."""
 
 
+class Relearning(Section):
+    """Fine-tuning on the rows that the methods saw, to see whether the others come back."""
+
+    learning_rate: float = Field(
+        ge=0,
+        le=1,
+        description="AdamW, constant; low enough that the unedited model goes on to recite",
+    )
+    steps: Count = Field(description="of 16 rows or fewer; looked at after 0, 1, 2, 5, 10, 20, …")
+
+
 class Mitigations(Section):
     """Methods that are to remove some of the records from a model that has a twin."""
 
@@ -41,6 +52,7 @@ class Mitigations(Section):
     )
     seed: Seed = Field(description="of the halves, of noise, and of the order of rows")
     texts: Count = Field(description="rows of text that a method may read, and as many unseen ones")
+    relearning: Relearning
 
     @field_validator("methods")
     @classmethod

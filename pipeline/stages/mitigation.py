@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from pipeline.measure.durability import probes
-from pipeline.measure.mitigated import detectors, labelled, outcomes, price
+from pipeline.measure.mitigated import detectors, labelled, outcomes, price, sampled
 from pipeline.mitigations.methods import METHODS, chosen_dose, edited
 from pipeline.mitigations.rows import recited
 from pipeline.mitigations.schemas import OUTCOMES
@@ -32,19 +32,22 @@ def mitigation(study: Study, name: str) -> None:
         if benchmarks:
             tasks = load_tasks(benchmarks.tasks, study.tasks, benchmarks.num_fewshot)
         at, chosen, doses = _doses(name, known, asked.seed)
+        text = known.parts.splits[TEXT]
+        labels = sampled(known.model, text.rows, asked.seed)
         report, frames = reporter(f"doses of {name}", "doses"), list[pl.DataFrame]()
         for done, dose in enumerate(doses, 1):
-            model, text = at(dose), known.parts.splits[TEXT]
+            model = at(dose)
             found = [outcomes(model, known.parts, known.tokenizer, tasks)]
             if name == "none":
                 found.append(detectors(model, known.parts, asked.seed))
             elif name in METHODS:
-                predicted = price(known.model, model, text.rows, asked.seed)
+                predicted = price(known.model, model, text.rows, labels)
                 found.append(labelled(text, TEXT, "price", predicted))
             frames += [frame.with_columns(dose=pl.lit(dose)) for frame in found]
             report(done, len(doses))
         before = known.model if name in METHODS else None
-        last = probes(at(chosen), known.parts, asked.seed, before, reference=name == "twin")
+        how = asked.seed, asked.relearning, before
+        last = probes(at(chosen), known.parts, *how, reference=name == "twin")
         made = pl.concat([*frames, last.with_columns(dose=pl.lit(chosen))])
         settings = asked.model_dump(exclude={"methods"})
         provenance = determined_by(study.study, mitigations=settings, method=name)

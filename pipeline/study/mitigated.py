@@ -16,6 +16,7 @@ from pipeline.checkpoints.verified import encoder, tokenizer_of
 from pipeline.measure.durability import probes
 from pipeline.measure.mitigated import outcomes
 from pipeline.mitigations.methods import METHODS, edited
+from pipeline.mitigations.schema import Relearning
 from pipeline.mitigations.subject import halved, subject
 from pipeline.models.context import context_length
 from pipeline.samples.file import samples as cut
@@ -74,6 +75,7 @@ def probe(
     samples: Path,
     prefix_length: int,
     suffix_length: int,
+    relearning: Relearning,
     before: Path | None = None,
     twin: Path | None = None,
 ) -> pl.DataFrame:
@@ -98,7 +100,7 @@ def probe(
     original, found = models.get("none"), {}
     for name, each in models.items():
         fitting = original if name == "edited" and original and _fits(original, each) else None
-        later = probes(each, parts, HALVES_SEED, fitting, reference=name == "twin")
+        later = probes(each, parts, HALVES_SEED, relearning, fitting, reference=name == "twin")
         found[name] = pl.concat([outcomes(each, parts), later])
     if original is None:
         recited = pl.when(pl.col("metric") == "recited").then(1.0).otherwise(pl.col("value"))

@@ -167,6 +167,10 @@ def test_without_a_twin_relearning_is_undecided(methods: Mapping[str, pl.DataFra
     found = durability(measured("m", known | edited))
     verdicts = {name: only(found, method=name, probe="all")["verdict"] for name in edited}
     assert verdicts == {"returns": "undecided", "stays": "removed"}
+    wrecked = outcomes(0, ALL, {}, curve=(MOST, 20, 0))  # by a learning rate that is too high
+    found_then = durability(measured("m", known | edited | {"none": wrecked}))
+    assert only(found_then, method="stays", probe="all")["verdict"] == "undecided"
+    assert only(found_then, method="stays", variant="area")["verdict"] == "undecided"
     assert only(found, method="returns", variant="area")["verdict"] == "undecided"
     assert only(found, method="coherent", probe="sampling")["verdict"] == "hidden"
 

@@ -12,7 +12,6 @@ from torch import nn
 from pipeline.measure.durability import (
     FORMATS,
     GROUP,
-    STEPS,
     TRIES,
     changed_prefixes,
     probes,
@@ -21,13 +20,16 @@ from pipeline.measure.durability import (
     rounded,
     undone,
 )
-from pipeline.measure.mitigated import detectors, outcomes, price
+from pipeline.measure.mitigated import detectors, outcomes, price, sampled
 from pipeline.mitigations.matrices import last_matrices, mlp_matrices
 from pipeline.mitigations.rows import Rows, log_probs, recited
+from pipeline.mitigations.schema import Relearning
 from pipeline.mitigations.subject import HELD_OUT, SEEN, Part, Parts, halved, study_parts
 from pipeline.samples.frame import samples_frame
 from pipeline.workflow.errors import InputError
 from tests.mitigations.conftest import P, T, World, nll
+
+RELEARNING = Relearning(learning_rate=1e-3, steps=3)
 
 
 def parts_of(world: World) -> Parts:
@@ -84,11 +86,11 @@ def test_relearning_is_plain_fine_tuning(world: World) -> None:
     rows, seen = world.forget[:6], dict[int, float]()
     start = world.edited("wanda", 0.1)
     before = copy.deepcopy(start.state_dict())
-    for step, model in relearned(start, rows, 3, (0, 1, 3)):
+    for step, model in relearned(start, rows, 3, RELEARNING):
         seen[step] = float(model.model.layers[0].mlp.up_proj.weight.detach().sum())
     assert all(value.equal(before[name]) for name, value in start.state_dict().items())
     made, order = copy.deepcopy(start), torch.Generator().manual_seed(3)
-    optimizer = torch.optim.AdamW(made.parameters(), lr=1e-3, weight_decay=0)
+    optimizer = torch.optim.AdamW(made.parameters(), lr=RELEARNING.learning_rate, weight_decay=0)
     expected = {}
     for step in range(4):
         expected[step] = float(made.model.layers[0].mlp.up_proj.weight.detach().sum())
@@ -96,13 +98,13 @@ def test_relearning_is_plain_fine_tuning(world: World) -> None:
         optimizer.zero_grad()
         made(input_ids=batch, labels=batch).loss.backward()
         optimizer.step()
-    assert seen == pytest.approx({step: expected[step] for step in (0, 1, 3)}, abs=1e-4)
+    assert seen == pytest.approx({step: expected[step] for step in (0, 1, 2, 3)}, abs=1e-4)
 
 
 def test_every_probe_of_an_edit_and_of_its_undoing(world: World) -> None:
     parts = parts_of(world)
     changed = world.edited("wanda", 0.1)
-    found = probes(changed, parts, 0, world.model, reference=True)
+    found = probes(changed, parts, 0, RELEARNING, world.model, reference=True)
     held_out = parts.splits[HELD_OUT]
     assert found["split"].unique().to_list() == [HELD_OUT]
     assert set(found["item"]) == set(held_out.items)
@@ -124,7 +126,7 @@ def test_every_probe_of_an_edit_and_of_its_undoing(world: World) -> None:
     assert of_probe["relearning", 0.0, ""] == at_once
     assert of_probe["relearning", 0.0, "reference"] == at_once
     steps = {x for probe, x, variant in of_probe if probe == "relearning" and not variant}
-    assert steps == set(map(float, STEPS))
+    assert steps == set(map(float, (0, 1, 2, 3)))
     variants = {variant for probe, _, variant in of_probe if probe == "prefix"}
     assert variants == {"longer", "shorter", "shifted", "one token changed"}
     assert sum(at_once) < len(at_once)
@@ -176,7 +178,8 @@ def test_the_price_of_a_small_step_is_what_is_measured(world: World) -> None:
     """By formula at a step so small that two orders suffice, with the labels' expectation exact."""
     rows = Rows(world.plain.tokens, 1)
     changed = world.edited("random", 0.35)
-    drawn = torch.stack([price(world.model, changed, rows, seed) for seed in range(20)]).mean()
+    labels = [sampled(world.model, rows, seed) for seed in range(20)]
+    drawn = torch.stack([price(world.model, changed, rows, each) for each in labels]).mean()
     weights = dict(world.model.named_parameters())
     sides = []
     for sign in (1, -1):
