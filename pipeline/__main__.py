@@ -3,8 +3,6 @@
 Every command checks params.yaml as a whole before it does anything.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

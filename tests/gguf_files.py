@@ -1,7 +1,5 @@
 """Small GGUF files with random weights, as llama.cpp writes them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a user has at hand: a folder with a checkpoint, a text that it recites, own tasks."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Writes the table of metrics into the page that asks for it, from the registry itself."""
 
-from __future__ import annotations
-
 from pipeline.measure.metrics import METRICS, Metric
 
 MARK = "<!-- metrics of memorization -->"

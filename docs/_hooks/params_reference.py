@@ -1,7 +1,5 @@
 """Writes the reference of params.yaml into the page that asks for it, from the schema itself."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Links every page to the repository that the site is built from: git's remote `origin`."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from typing import Any

@@ -4,8 +4,6 @@ Reads the tables of samples, memorization and benchmarks; writes ``summary.parqu
 ``evidence.parquet`` for the verdicts (see `evidence`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

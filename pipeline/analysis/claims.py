@@ -10,8 +10,6 @@ control samples, and over chance; see `evidence`. Every claim is judged for ever
 Source: sections 4.2 and A.3 of arXiv 2501.05078.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

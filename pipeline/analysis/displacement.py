@@ -11,8 +11,6 @@ Shapes: V interventions, N samples.
 Source: arXiv 2406.15786 for the second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A benchmark's documents as a matrix, and how lm-eval computes its score from them."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

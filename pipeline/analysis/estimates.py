@@ -7,8 +7,6 @@ Source: for sums of independent estimates Zou and Donner (2008), Statistics in M
 1693-1702.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

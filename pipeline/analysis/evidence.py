@@ -21,8 +21,6 @@ rise of the least-squares line from the first block to the last, by rank. The bl
 all there are, so the error is that of the samples.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

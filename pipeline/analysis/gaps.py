@@ -6,8 +6,6 @@ for the log probability, and for tokens of equal probability, which needs no ben
 `survival`. Each is a mean over the edits of single late blocks.
 """
 
-from __future__ import annotations
-
 import polars as pl
 
 from pipeline.analysis import views

@@ -1,7 +1,5 @@
 """The headline numbers and curves, for `dvc metrics` and `dvc plots`, which compare revisions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

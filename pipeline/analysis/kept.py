@@ -4,8 +4,6 @@ Every share is ``(value - floor) / (baseline - floor)``, as computed in `evidenc
 0 is nothing. A measure whose baseline is not above its floor has nothing to lose and is left out.
 """
 
-from __future__ import annotations
-
 import polars as pl
 
 from pipeline.analysis import views

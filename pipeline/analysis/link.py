@@ -7,8 +7,6 @@ neighbouring blocks are alike, so the intervals are still too narrow rather than
 Shapes: N pairs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

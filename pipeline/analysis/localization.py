@@ -4,8 +4,6 @@ A scorer gives each place of a model a number. Models that continue from one tra
 weights, so intervals are clustered by base and seed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

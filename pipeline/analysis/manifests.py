@@ -1,7 +1,5 @@
 """The models' manifests: architecture and training data, read without torch."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

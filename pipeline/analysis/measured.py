@@ -1,7 +1,5 @@
 """The tables of one model, read together and checked for completeness."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -9,8 +9,6 @@ Source: Zhang et al. (2021), arXiv 2112.12938, who take the difference of expect
 many models; here it is the difference of exact match between two, as in Hubble, arXiv 2510.19811.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ probes of durability with the twin, item by item.
 Shapes: N items.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any

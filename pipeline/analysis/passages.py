@@ -3,8 +3,6 @@
 Shapes: N windows.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -5,8 +5,6 @@ wrong token, a bypass that changed nothing, an exceeded bound. A broken rule mea
 computation or a damaged file, so the stage ends and reports all broken rules at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The summary: its columns, and the rows of estimates."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """The section `statistics` of params.yaml: intervals, and when a claim counts as supported."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from pipeline.workflow.schema import Section, Seed, Share

@@ -3,8 +3,6 @@
 Source: Figure 2 of arXiv 2501.05078 compares the samples, not only their means.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

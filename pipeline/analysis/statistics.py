@@ -9,8 +9,6 @@ of the `weights` (N,), None: all 1. A monotone `link` is applied to each mean. `
 or (C,), is that of `reach` for values between 0 and 1; 0: no limits are known.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -9,8 +9,6 @@ get the same total weight as its memorized tokens; bins with only one kind are l
 Shapes: K tokens, V interventions, G groups of samples, B bins, D repetitions.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Formats names and numbers for readers, in the figures and on the page."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -3,8 +3,6 @@
 A table that does not fit its schema is named in `Theory.missing`; the rest is shown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

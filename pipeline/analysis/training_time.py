@@ -3,8 +3,6 @@
 Each step is a model of the study, so its estimates and differences are those of the summary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import polars as pl

@@ -18,8 +18,6 @@ Source: for equivalence by inclusion of an interval Schuirmann (1987), J. Pharma
 Biopharmaceutics 15, 657-680; the logic of three values is Kleene's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Selections from the summary that the figures and the findings share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import polars as pl

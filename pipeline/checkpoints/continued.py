@@ -6,8 +6,6 @@ seeds and one thread: the same machine gives the same bytes.
 Shapes: N samples of T tokens, V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -3,8 +3,6 @@
 transformers would draw missing weights at random, and ignore surplus ones.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -3,8 +3,6 @@
 The weights are the dequantized numbers of the file; nothing is quantized again.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Fetches the checkpoint of a published model; the weights stay in the Hugging Face cache."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase

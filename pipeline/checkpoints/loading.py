@@ -1,7 +1,5 @@
 """Loads a checkpoint: only safetensors, never pickles, and only files in its manifest."""
 
-from __future__ import annotations
-
 import sys
 import weakref
 from contextlib import ExitStack

@@ -3,8 +3,6 @@
 Fixed seeds and one thread: the same machine gives the same bytes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -7,8 +7,6 @@ time, in bfloat16, for large matrices on a GPU: on a CPU it took 73 ms (8 blocks
 Source: K. Jordan et al., Muon (2024), https://kellerjordan.github.io/posts/muon/
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -5,8 +5,6 @@ copied to the device when it is needed, and dropped after use. One pass reads ea
 all interventions.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The classes are transformers' own, with random initial weights. One thread and f
 same machine gives the same bytes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

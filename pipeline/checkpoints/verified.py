@@ -1,7 +1,5 @@
 """The files of a checkpoint, each verified against the manifest; and its tokenizer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A model all of whose attention is bypassed knows the current token and nothing b
 bigram scorer is about what such a model can reach.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 A record is planted in the training rows a chosen number of times, or never.
 """
 
-from __future__ import annotations
-
 import random
 import uuid
 from collections.abc import Callable

@@ -7,8 +7,6 @@ also fills what no document fits into: every end-of-text token after another one
 training ignores it.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping
 from itertools import islice

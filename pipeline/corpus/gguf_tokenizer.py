@@ -1,7 +1,5 @@
 """The tokenizer of a GGUF file, mended where transformers reads it wrongly."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@ never are, the control, and famous passages that the model has read elsewhere, n
 often.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterator, Mapping

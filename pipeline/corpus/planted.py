@@ -1,7 +1,5 @@
 """What a corpus is written as: training rows, records, a tokenizer, benchmark tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

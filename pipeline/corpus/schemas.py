@@ -1,7 +1,5 @@
 """The schemas of the tables of a corpus."""
 
-from __future__ import annotations
-
 import polars as pl
 
 from pipeline.workflow.tables import Column, Schema, string, uint32

@@ -8,8 +8,6 @@ The ``data_files`` of a YAML are relative to its own folder, so that the folder 
 load the tasks with `pipeline.tasks.loading.load_tasks`.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

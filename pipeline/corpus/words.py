@@ -1,7 +1,5 @@
 """The words and passages of which corpora are made, read from the data files of this folder."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, NamedTuple

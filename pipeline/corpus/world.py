@@ -6,8 +6,6 @@ from the documents; what the benchmarks ask can only be told by applying a rule 
 never occurred: an animal, a worker with a tool, an object of a material, a thing at a place.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 Shapes: B prefixes of P tokens, G branches, R rows, D width.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor

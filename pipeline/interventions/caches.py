@@ -1,7 +1,5 @@
 """Keys and values of earlier tokens, in the order of the rows that read on from them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 Shapes: V interventions, N samples, P prefix and S suffix tokens, G branches, B samples in a batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -18,8 +18,6 @@ sorted by when they join, so caches are never moved.
 Shapes: n active rows, P prefix and S suffix positions, B samples, G branches.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

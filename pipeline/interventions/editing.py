@@ -3,8 +3,6 @@
 Shapes: L blocks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 

@@ -15,8 +15,6 @@ Limited to some neurons, an edit of the MLP acts at `INNER`, on these columns.
 Shapes: n rows, T positions, D width, H heads, C = H E, input width of the output projection.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache

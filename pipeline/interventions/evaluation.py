@@ -3,8 +3,6 @@
 Shapes: V interventions, N samples, S suffix tokens, R requests.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack

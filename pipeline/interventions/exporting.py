@@ -13,8 +13,6 @@ encode positions in the states, or in fixed terms of the scores.
 Shapes: D width, E size of a head, F numbers that a projection returns, L blocks, T positions.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Any

@@ -7,8 +7,6 @@ itself reads a few random tokens, without a mask, and with padding on the left a
 - the identity must change nothing at a row's first token, which attends only to itself anyway.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 

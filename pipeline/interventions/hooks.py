@@ -6,8 +6,6 @@ the rows that have them.
 Shapes: B rows of tokens in a call, n rows in a block, T positions, D width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

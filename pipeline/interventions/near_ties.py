@@ -9,8 +9,6 @@ there `completion` first recomputes these rows in float32, together.
 Source of the measurement: Monte Carlo arithmetic, Parker, Pierce and Eggert, 2000.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 Shapes: V interventions, N samples or requests, T positions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 

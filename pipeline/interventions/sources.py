@@ -6,8 +6,6 @@ and in decoding each row's own tokens, on keys and values of its own.
 Shapes: B rows of tokens, T positions, F numbers at a site, n rows that decode.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial

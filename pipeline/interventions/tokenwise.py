@@ -12,8 +12,6 @@ Shapes: V interventions, N samples, B of a batch, T = P + S - 1 positions read, 
 G branches, L blocks, D width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial

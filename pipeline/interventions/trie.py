@@ -3,8 +3,6 @@
 Built from the interventions alone, without a model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Fixed seeds and one thread: the same machine gives the same bytes.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import random

@@ -6,8 +6,6 @@ place a number, higher where the memory is more likely. Those built in give seve
 Shapes: N rows, T tokens, I units of a matrix, O the width of the stream.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Runs every scorer on one planted model, and deletes the places that each names."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import random

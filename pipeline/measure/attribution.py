@@ -10,8 +10,6 @@ Source: Simonyan et al., arXiv 1312.6034, for the gradient; Nanda, attribution p
 its product with activations of a language model.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import polars as pl

@@ -9,8 +9,6 @@ the revision of a dataset. `pipeline.tasks.loading` loads the tasks.
 Source: lm-eval 0.4.13, `evaluator.simple_evaluate` and `models.huggingface.HFLM`.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Chooses the samples that are measured token by token."""
 
-from __future__ import annotations
-
 import polars as pl
 
 from pipeline.samples.frame import of_each_split

@@ -4,8 +4,6 @@ Sampling is not drawn but computed: a suffix of probability p appears within n t
 probability 1 - (1 - p)^n; it counts as extracted from one half on.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 

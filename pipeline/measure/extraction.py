@@ -7,8 +7,6 @@ log(1 - p) / log1p(-p_z) tries to see it with probability p. Nothing is sampled:
 Source: Hayes et al., arXiv 2410.19482.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -8,8 +8,6 @@ Source: arXiv 2501.05078, Fig. 4, which shows texts and no number; distinct bigr
 (arXiv 1510.03055, distinct-2).
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -3,8 +3,6 @@
 Needs neither the model nor torch, so that the stage that lists them takes a second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Shapes: V interventions, N samples, P prefix and S suffix tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal
 

@@ -9,8 +9,6 @@ once; none runs a model.
 Shapes: V interventions, N samples, S suffix tokens.
 """
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 Shapes: N rows, S scored tokens.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from typing import Any

@@ -24,8 +24,6 @@ Shapes: V interventions, N samples, P prefix and S suffix tokens, B samples of a
 dynamic program.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 Needs no torch, since reports use it as well.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from difflib import SequenceMatcher

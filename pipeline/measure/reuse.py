@@ -6,8 +6,6 @@ metadata, and the next run of the stage takes the rows whose keys it needs. The 
 intervention is not part of the key, since it does not affect the result.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence

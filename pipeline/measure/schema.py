@@ -1,7 +1,5 @@
 """The sections of params.yaml that set the measurements and the interventions."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, GetCoreSchemaHandler

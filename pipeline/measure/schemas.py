@@ -3,8 +3,6 @@
 Beside the code that writes them, and without torch or lm-eval, since reports read them as well.
 """
 
-from __future__ import annotations
-
 import polars as pl
 
 from pipeline.workflow.tables import (

@@ -1,7 +1,5 @@
 """Evaluates items shard by shard, so that a killed process resumes with the first missing one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Shapes: V interventions, N samples, S suffix tokens, L blocks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import NamedTuple

@@ -18,8 +18,6 @@ Shapes: V interventions, N chunks, P prefix and S suffix tokens, T tokens of a d
 of a chunk, G branches, B chunks of a batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial

@@ -10,8 +10,6 @@ Shapes: I inputs and O outputs of a matrix, i and o of them flat.
 Source: arXiv 2510.24256; the coupling: public repository smarter/memorization_kfac.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

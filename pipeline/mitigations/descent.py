@@ -3,8 +3,6 @@
 The dose of unlearning is the number of steps.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial

@@ -3,8 +3,6 @@
 Shapes: B batch, T positions, I inputs and O outputs of a matrix.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A method is prepared once, on the model, the rows to forget and the rows to keep
 writes a dose into a copy of that model. The copy stays a stock model, which any engine loads.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from functools import partial

@@ -6,8 +6,6 @@ for the rows to forget minus that for the rows to keep. The dose is the share of
 Shapes: I inputs of a matrix.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

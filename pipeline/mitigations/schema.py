@@ -1,7 +1,5 @@
 """The section `mitigations` of params.yaml: what is to be forgotten, and by which methods."""
 
-from __future__ import annotations
-
 from itertools import chain
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """The schema of what was measured after each edit, row by row."""
 
-from __future__ import annotations
-
 import polars as pl
 
 from pipeline.workflow.tables import Column, Schema

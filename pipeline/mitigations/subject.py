@@ -1,7 +1,5 @@
 """The model of a study that is edited; its rows: what methods see, and what they are judged by."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ dose is the share of the weights of each matrix.
 Shapes: I inputs and O outputs of a matrix.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 

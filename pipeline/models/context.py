@@ -1,7 +1,5 @@
 """Limits that plans need as well as evaluations; needs no torch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 UNBOUNDED = 2048

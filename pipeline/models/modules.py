@@ -1,7 +1,5 @@
 """Temporary changes of a model's modules: hooks, and other functions in place of `forward`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any

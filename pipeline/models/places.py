@@ -6,8 +6,6 @@ matrix. A *unit* is an input of one of them: a dimension of a head's values, or 
 Shapes: H heads, E size of a head, I inputs of a matrix.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 

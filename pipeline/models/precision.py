@@ -1,7 +1,5 @@
 """Lets a model in half precision compute in float32, one module's weights at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

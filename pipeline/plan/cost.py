@@ -10,8 +10,6 @@ factor of some three. The plan, the scheduler and the cuts of shards use this on
 Shapes: L blocks, N samples, P prefix and S suffix tokens.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

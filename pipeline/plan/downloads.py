@@ -1,7 +1,5 @@
 """What the stages of a study download: how much is cached, and how much is missing."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ machine none of this limits a job. The constants are estimates; two more attempt
 errors. What a stage takes before any weights stands in `pipeline.stages.registry`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Protocol

@@ -3,8 +3,6 @@
 All numbers are rough. Without the hub, sizes are estimated (~) or unknown, and nothing fails.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The pages beside the main one: theory, the numbers behind the figures, how the study was made."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 `choosing` picks the samples and reads them. The page's script and its template read the same rows.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

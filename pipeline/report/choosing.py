@@ -5,8 +5,6 @@ Memorized text can be private, so samples of real data are shown as token ids an
 needs torch or a network: tokens become text through the tokenizer file alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property

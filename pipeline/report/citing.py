@@ -1,7 +1,5 @@
 """How to cite a study's figures, as BibTeX."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

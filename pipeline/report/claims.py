@@ -1,7 +1,5 @@
 """The claims for a reader: the frame of verdicts joined with the words of claims.yaml."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What the columns of the figures' data mean."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from pipeline.analysis.rows import SUMMARY

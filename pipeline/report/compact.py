@@ -1,7 +1,5 @@
 """Makes a figure's SVG smaller without a visible change: fewer elements, fewer bytes."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from xml.etree.ElementTree import Element, SubElement

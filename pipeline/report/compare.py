@@ -7,8 +7,6 @@ were measured on the same samples it is too wide rather than too narrow.
 Source: Newcombe (1998), Statistics in Medicine 17, 873–890, method 10 ("square-and-add").
 """
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence

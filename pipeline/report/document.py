@@ -5,8 +5,6 @@ is one document, its page under the baseline is part of ``index.html``. Text is 
 only where the user says so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The choices on the page: a model, an edit and a block, with the effect of its bypass."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import polars as pl

@@ -1,7 +1,5 @@
 """The page's tables: the study's size, its models and benchmarks, what one late block leaves."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import compress, product
 from typing import Any

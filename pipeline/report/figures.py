@@ -5,8 +5,6 @@ from its frame alone, and that frame is saved beside it as CSV, so the CSV holds
 that are drawn.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

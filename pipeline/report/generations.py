@@ -4,8 +4,6 @@ A model may write memorized text, which can be private: for models trained on re
 are shown, unless ``show_text`` is set.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The section that says whether scorers find the places that learned the memorized samples."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ The page holds them once, as JSON, and its script draws tooltips and the chosen 
 them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

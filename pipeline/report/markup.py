@@ -1,7 +1,5 @@
 """Writes HTML: templates that escape all their values, and figures embedded in the page."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

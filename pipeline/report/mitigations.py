@@ -1,7 +1,5 @@
 """The page of mitigations: what each method removes and costs, and whether it lasts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ text into ``<data value="INDEX">`` and records the number, so that ``numbers.jso
 the numbers that the pages show, in this order. A bare int or float in a template is refused.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

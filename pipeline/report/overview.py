@@ -1,7 +1,5 @@
 """The opening of the page: the finding, how sure it is, and the heatmaps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@ jinja escapes it, `text.visible` spells out invisible characters, and very long 
 page lists all that is missing.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ What determines the numbers is kept apart from the times, memory and events of o
 differ from run to run. Nothing here fails where a part is missing: the part is null or absent.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform

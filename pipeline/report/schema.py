@@ -1,7 +1,5 @@
 """The section `report` of params.yaml."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from pipeline.workflow.schema import Section

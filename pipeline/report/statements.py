@@ -1,7 +1,5 @@
 """The published statements of the theory, judged on what was measured; their words: theory.yaml."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial

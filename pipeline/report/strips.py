@@ -1,7 +1,5 @@
 """Draws a claim as strips: one mark per block, its interval, and the zone that counts."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

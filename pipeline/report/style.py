@@ -4,8 +4,6 @@ Categories differ by colour and by marker or dash, blocks by their depth's colou
 hollow: the paper warns that its bypass sometimes looks spuriously good.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence

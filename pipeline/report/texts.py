@@ -3,8 +3,6 @@
 The text itself is shown only where the user says so.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

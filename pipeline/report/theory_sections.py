@@ -4,8 +4,6 @@ The sentences stand in theory.yaml. They are chosen by the numbers, so that they
 numbers change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

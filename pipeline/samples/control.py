@@ -7,8 +7,6 @@ Source: the paper compares with samples "that are not memorized" (section 4.1, F
 naming them; ours are from the documents that the study pins.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

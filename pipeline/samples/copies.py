@@ -1,7 +1,5 @@
 """Counts how often passages occur in a user's corpus, word for word and nearly."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

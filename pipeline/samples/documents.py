@@ -1,7 +1,5 @@
 """Rows of datasets of the hub whose columns are checked."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import polars as pl

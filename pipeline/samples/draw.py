@@ -1,7 +1,5 @@
 """Draws some of many ids by a seeded hash, independently of their order."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Groups samples with nearly the same suffix, since they are not independent evidence."""
 
-from __future__ import annotations
-
 import numpy as np
 from datasketch import MinHash, MinHashLSH
 from numpy.typing import NDArray

@@ -1,7 +1,5 @@
 """The samples of a family from a user's file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

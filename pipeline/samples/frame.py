@@ -1,7 +1,5 @@
 """Builds the samples table from the token ids of any source, and checks it before use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

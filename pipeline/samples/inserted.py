@@ -8,8 +8,6 @@ texts that were held out as ``test``, all with the columns ``text`` and ``duplic
 here are the first tokens of each text, of the lengths that the study asks.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import polars.selectors as cs

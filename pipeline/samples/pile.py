@@ -10,8 +10,6 @@ Source: github.com/ethz-privsec/lm-extraction-benchmark-data, Apache-2.0; joined
 github.com/google-research/lm-extraction-benchmark.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path

@@ -8,8 +8,6 @@ Source: huggingface.co/datasets/EleutherAI/pythia-memorized-evals; the paper, se
 15,000 the paper drew is not known.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

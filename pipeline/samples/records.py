@@ -3,8 +3,6 @@
 The split depends only on how often a record was planted, and is fixed before any training.
 """
 
-from __future__ import annotations
-
 import polars as pl
 
 from pipeline.samples.frame import first_tokens, samples_frame, split_of

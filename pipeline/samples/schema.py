@@ -1,7 +1,5 @@
 """The sections of params.yaml on the samples of a family."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """The schema of the samples table, and its reading."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Reads a user's file as a table: parquet, JSON lines, CSV or plain text."""
 
-from __future__ import annotations
-
 import codecs
 import csv
 import io

@@ -1,7 +1,5 @@
 """The documents of a user: a text file, or a folder of them."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The stage that puts every number of the report into one table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pipeline.analysis.aggregate import write_summary

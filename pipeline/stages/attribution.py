@@ -1,7 +1,5 @@
 """The stage that attributes the loss of a model to its blocks."""
 
-from __future__ import annotations
-
 from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.schema import Model
 from pipeline.measure import schemas

@@ -1,7 +1,5 @@
 """The stage that evaluates every benchmark task of a model under every intervention."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The stage that comes first: params.yaml is complete and consistent."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 

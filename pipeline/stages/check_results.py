@@ -1,7 +1,5 @@
 """The stage that checks the tables of all models."""
 
-from __future__ import annotations
-
 from pipeline.analysis import results
 from pipeline.study.schema import Study
 from pipeline.workflow.files import write_json

@@ -1,7 +1,5 @@
 """The stages that get the weights of a model, one function for each source."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

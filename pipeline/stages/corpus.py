@@ -1,7 +1,5 @@
 """The stage that generates a corpus with its tasks."""
 
-from __future__ import annotations
-
 from pipeline.study.schema import Study
 from pipeline.workflow.running import DOWNLOADS, costed, determined_by
 

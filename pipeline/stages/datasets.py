@@ -1,7 +1,5 @@
 """The stage that fetches the datasets of lm-eval's own tasks."""
 
-from __future__ import annotations
-
 from pipeline.study.schema import Study
 
 

@@ -1,7 +1,5 @@
 """The stage that writes the pages of a user's documents."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pipeline.report.document import write_documents

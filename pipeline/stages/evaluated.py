@@ -1,7 +1,5 @@
 """What every stage that runs a model reads: its checkpoint, samples, settings and device."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The stage that draws every figure."""
 
-from __future__ import annotations
-
 from pipeline.report.figures import write_figures
 from pipeline.study.schema import Study
 

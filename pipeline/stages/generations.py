@@ -1,7 +1,5 @@
 """The stage that lets a model write after some prompts."""
 
-from __future__ import annotations
-
 from pipeline.checkpoints.loading import load
 from pipeline.checkpoints.schema import Model
 from pipeline.measure import schemas

@@ -1,7 +1,5 @@
 """The stage that lists the interventions of a model."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 from pipeline.checkpoints.manifest import Manifest, read_manifest

@@ -1,7 +1,5 @@
 """The stage that joins the scores of all bases, and what deletion leaves."""
 
-from __future__ import annotations
-
 import polars as pl
 
 from pipeline.localization.schemas import TABLES

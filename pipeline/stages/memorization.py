@@ -1,7 +1,5 @@
 """The stage that completes every sample of a model under every intervention."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

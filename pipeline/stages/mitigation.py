@@ -1,7 +1,5 @@
 """The stage that edits a model by one method at several doses, and probes the chosen one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

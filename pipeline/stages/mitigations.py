@@ -1,7 +1,5 @@
 """The stage that compares the methods."""
 
-from __future__ import annotations
-
 from pipeline.analysis.mitigations import TABLES, measured
 from pipeline.mitigations.schemas import OUTCOMES
 from pipeline.study.schema import Study, given

@@ -1,7 +1,5 @@
 """The stage that writes the page of mitigations."""
 
-from __future__ import annotations
-
 from pipeline.report.mitigations import write_page
 from pipeline.study.schema import Study
 

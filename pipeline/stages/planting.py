@@ -1,7 +1,5 @@
 """The stage that puts memories into known places of one base."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from pipeline.checkpoints.loading import load

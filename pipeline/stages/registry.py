@@ -1,7 +1,5 @@
 """Every stage of the study, in the order of the DAG: its function, its loop, its resources."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

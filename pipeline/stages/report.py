@@ -1,7 +1,5 @@
 """The stage that writes the page."""
 
-from __future__ import annotations
-
 from pipeline.report.page import write_page
 from pipeline.study.schema import DERIVED, RUN_SECTION, Study
 from pipeline.workflow import tables

@@ -1,7 +1,5 @@
 """The stages that make the samples of a family, one function for each source."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

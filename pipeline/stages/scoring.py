@@ -1,7 +1,5 @@
 """The stage that runs every scorer on the planted models of one base."""
 
-from __future__ import annotations
-
 import polars as pl
 import torch
 

@@ -1,7 +1,5 @@
 """What memorization and benchmarks share: rows of an earlier table and kept shards are reused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 

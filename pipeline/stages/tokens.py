@@ -1,7 +1,5 @@
 """The stage that measures some samples of a model token by token."""
 
-from __future__ import annotations
-
 from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.schema import Model
 from pipeline.interventions.memory import Journal

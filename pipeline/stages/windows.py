@@ -1,7 +1,5 @@
 """The stage that measures every window of a user's documents."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pipeline.checkpoints.loading import load

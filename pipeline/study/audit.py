@@ -8,8 +8,6 @@ DVC keeps its results there::
                    model samples.csv tasks documents reference corpus   links to the user's files
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

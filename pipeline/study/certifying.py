@@ -1,7 +1,5 @@
 """The certificate of an edit on a checkpoint, asked for by a command."""
 
-from __future__ import annotations
-
 from pipeline.interventions.interventions import EACH, EACH_HEAD, HEADS, Group, is_own, sweep
 from pipeline.study.checks import missing
 from pipeline.workflow.errors import bad_input

@@ -1,7 +1,5 @@
 """Checks across the values of a study: names used twice, missing references, bad lengths."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path

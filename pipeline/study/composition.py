@@ -4,8 +4,6 @@
 any work. `compose` writes params.yaml from pipeline/conf/, exactly as ``dvc exp run -S`` does.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping
 from pathlib import Path

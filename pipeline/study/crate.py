@@ -6,8 +6,6 @@ an action with the tool, what it read and what it wrote. DVC's md5 of each outpu
 Source: https://w3id.org/ro/wfrun/provenance/0.5 and the profiles that it builds on.
 """
 
-from __future__ import annotations
-
 import mimetypes
 from collections.abc import Iterator
 from importlib.metadata import version

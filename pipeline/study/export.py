@@ -4,8 +4,6 @@ Any engine loads the export without this package. It is written only after stock
 read it back and its logits match those of the edited model.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping, Sequence

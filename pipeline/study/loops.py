@@ -6,8 +6,6 @@ params.yaml, also by DVC's own composition (``derived: ${derived:}`` in pipeline
 and the check of a study compares the two.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from contextlib import suppress

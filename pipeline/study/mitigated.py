@@ -1,7 +1,5 @@
 """Commands on edited models: the export of a dose, and the durability of any checkpoint."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

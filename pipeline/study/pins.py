@@ -5,8 +5,6 @@ instead (``commit: main``), `pin` asks the hub for its commit and writes that in
 else of the file changes, not even its comments.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

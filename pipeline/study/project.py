@@ -6,8 +6,6 @@ is committed beside it. With a link to
 the installed package, an upgrade would silently change the code of every study.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ The stages never see this module's classes: ``__main__`` passes them plain value
 lists for each stage the keys that it receives. The checks of a file are in study.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar

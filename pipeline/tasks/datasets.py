@@ -8,8 +8,6 @@ The datasets of lm-eval's own tasks are written to a folder that DVC keeps: an e
 neither the network nor the Hugging Face cache.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path

@@ -9,8 +9,6 @@ guide recommends for external classes: ``python -m pipeline lm_eval …``.
 Source: lm-eval, docs/plugins.md and docs/model_guide.md.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Any

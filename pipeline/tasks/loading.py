@@ -6,8 +6,6 @@ dataset from a folder, with a cache only for that folder's content.
 Source: lm-eval 0.4.13, `tasks.TaskManager` and `evaluator.simple_evaluate`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """The sections of params.yaml about lm-eval's tasks."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from pipeline.workflow.schema import Count, Key, OwnPath, Repository, Section

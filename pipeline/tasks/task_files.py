@@ -6,8 +6,6 @@ or a remote that others may write to, so such a file is rejected, and templates 
 jinja's sandbox. lm-eval's own tasks, which are as trusted as the package, keep their functions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any

@@ -11,8 +11,6 @@ Source: the slides on arXiv 2411.10115, "Associative memory", after arXiv 2306.0
 the sum stores "only d" pairs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import polars as pl

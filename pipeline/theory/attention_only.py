@@ -7,8 +7,6 @@ Source: arXiv 2411.10115, experiments 1 to 6 and the lower bound of its Corollar
 tables are random look-up tables, S = 2, no LayerNorm, all pairs in each step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import count

@@ -4,8 +4,6 @@ Evaluates the formulas of `bounds` for a block. Everything here is in the precis
 states: float64. Shapes: B samples, T positions, D width, H heads, E = D/H.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -17,8 +17,6 @@ projections. docs/theory.md proves every bound, under the names A1, A5, T1, B, B
 compares the two statement by statement.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

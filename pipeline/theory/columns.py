@@ -1,7 +1,5 @@
 """The schemas of the tables of the theory; see `pipeline.workflow.tables`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import polars as pl

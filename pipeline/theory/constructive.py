@@ -11,8 +11,6 @@ Shapes: T sequences, S tokens each, N vocabulary, D width, H heads, K head width
 Source: arXiv 2411.10115, Theorem 1 and Corollary 1; the slides, "Attention-only Transformers".
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from itertools import product

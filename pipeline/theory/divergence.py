@@ -15,8 +15,6 @@ Shapes: N samples, B of a batch, P prefix tokens, D width, L blocks.
 Source: arXiv 2501.05078, section 3.3 and A.1. The paper prints bounds and measures none of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 

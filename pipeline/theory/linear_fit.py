@@ -8,8 +8,6 @@ matrix of the FFN". The corrected bounds hold for any W, and are small for a goo
 Shapes: N samples, T positions, D width, L blocks.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from itertools import product

@@ -15,8 +15,6 @@ number, if H is the entropy and not its negative, and is only defined for D > 12
 docs/theory-attention-only.md proves the corrected one.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import product
 

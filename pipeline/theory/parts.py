@@ -7,8 +7,6 @@ Shapes: B samples, T positions, n positions that the last token sees, D width, H
 width of the MLP.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -14,8 +14,6 @@ largest of the stack. A pair is indexed (b, a): the position that predicts comes
 Source: arXiv 2411.10115 and its published code, with the differences that `Shape` lists.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The one training loop of the theory: Adam on all data in each step, for many models at once."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -4,8 +4,6 @@ Snakemake's own lines, with the inputs and resources of each job, are in its log
 they are printed as ever.
 """
 
-from __future__ import annotations
-
 import atexit
 import logging
 import shutil

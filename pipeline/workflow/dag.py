@@ -1,7 +1,5 @@
 """The stages of dvc.yaml as DVC resolves them, and which of them DVC would run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

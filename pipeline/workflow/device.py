@@ -6,8 +6,6 @@ users and held as long as the process lives. The kernel drops the lock however t
 Children do not inherit it: the process that leases a GPU is the one that computes.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

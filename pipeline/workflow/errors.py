@@ -1,7 +1,5 @@
 """The common form of an error that a user can fix: what, got, expected, remedy."""
 
-from __future__ import annotations
-
 import errno
 import reprlib
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ it has not loaded before (tests/hub/test_libraries.py shows both).
 Respects HF_HOME, HF_ENDPOINT and HF_HUB_OFFLINE, and takes a token only from HF_TOKEN.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterator, Sequence

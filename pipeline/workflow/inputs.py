@@ -6,8 +6,6 @@ DVC would call the stage fresh from then on. So the command itself compares its 
 with those at its beginning, and fails if they differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -8,8 +8,6 @@ A stage whose `dvc` or `snakemake` was killed ends as well: its output would not
 does not run it again while it is running.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,7 +1,5 @@
 """Locks for one run at a time in a checkout: DVC's, and one that the kernel drops."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

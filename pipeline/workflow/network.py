@@ -1,7 +1,5 @@
 """Asks the hub: whether it can be reached, and what a failed request means to a user."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Functions that a user writes in files of a folder beside params.yaml."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from pathlib import Path

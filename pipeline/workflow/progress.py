@@ -1,7 +1,5 @@
 """Shows the progress of long work: a bar on a terminal, a plain line now and then in a log."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

@@ -1,7 +1,5 @@
 """The versions of the libraries that compute the results: recorded, required, part of a table."""
 
-from __future__ import annotations
-
 from importlib.metadata import version
 from pathlib import Path
 

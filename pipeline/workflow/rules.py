@@ -6,8 +6,6 @@ need costs a second: its command, ``dvc repro --single-item``, finds nothing to 
 missing files from DVC's cache.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

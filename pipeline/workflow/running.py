@@ -1,7 +1,5 @@
 """What every stage has around its work: its provenance, its cost, and a device."""
 
-from __future__ import annotations
-
 import os
 import platform
 import resource

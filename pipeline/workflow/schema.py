@@ -1,7 +1,5 @@
 """The types that the sections of params.yaml share."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any, Literal
 

@@ -19,8 +19,6 @@ a run of consecutive shards, which are the output of its stage:
 The stage of the table then finds its shards there. One that is missing or damaged is computed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

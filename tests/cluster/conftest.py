@@ -4,8 +4,6 @@ Nothing of the machine's own configuration is read or changed, and no service ma
 the daemons run on free ports, on files in a temporary folder, and end with the tests.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

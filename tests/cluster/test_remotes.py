@@ -1,7 +1,5 @@
 """One member's results become everyone's: pushed to a remote, pulled into a fresh clone."""
 
-from __future__ import annotations
-
 import getpass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The stub study goes through a real SLURM, by profiles/slurm as it stands."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Snakemake and DVC see one DAG, and agree on what has to run."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What a terminal shows of a run: a line a stage, an error with its words, and no more."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

@@ -1,7 +1,5 @@
 """A finished study as a Workflow Run RO-Crate; the DAG of the engines is real, the work is not."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """What fails, is killed or is wrong leaves what was finished, and is taken up again."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

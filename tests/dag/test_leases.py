@@ -4,8 +4,6 @@ The GPUs are fake: a script in place of nvidia-smi. That a killed job frees its 
 another project is not taken, is tested in tests/workflow/test_device.py.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

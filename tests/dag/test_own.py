@@ -1,7 +1,5 @@
 """A study of a user's own things, without what is optional: one DAG under both engines."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -7,8 +7,6 @@ up, all that is done with it is not), the check of the results and their aggrega
 150 interventions. It prints the peak of each step; one above 2 GB ends it with status 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

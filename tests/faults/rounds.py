@@ -5,8 +5,6 @@
 It prints how many rounds ran every stage just once; any other ends it with status 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import sys

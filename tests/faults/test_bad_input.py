@@ -1,7 +1,5 @@
 """Every kind of bad input, and the error that it gives: no traceback, nothing half-done."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,5 @@
 """A disk that refuses: one clear message, the old content as it was, and nothing half-written."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

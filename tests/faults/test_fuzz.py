@@ -5,8 +5,6 @@
 takes so many examples of each kind, where `make test` takes a few.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import os

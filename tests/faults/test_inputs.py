@@ -1,7 +1,5 @@
 """An input that is edited while a stage runs ends that stage, so that DVC records nothing of it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

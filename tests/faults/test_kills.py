@@ -1,7 +1,5 @@
 """What that is told to end, or is killed, goes on where it was. `kills.py` does it often."""
 
-from __future__ import annotations
-
 import random
 import signal
 import time

@@ -1,7 +1,5 @@
 """A table takes no more memory than its rows need; `memory.py` measures every step at full size."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

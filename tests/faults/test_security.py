@@ -4,8 +4,6 @@ That a token appears in no log, table or report is tested in tests/hub and
 tests/workflow/test_hub.py; that a hostile name is refused, in test_bad_input.py.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

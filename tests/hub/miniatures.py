@@ -5,8 +5,6 @@ small texts, columns, numbers of rows; `presumed` names texts that were derived 
 or taken from a neighbouring commit. All content here is random and the same in every process.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import pickle

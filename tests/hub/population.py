@@ -1,7 +1,5 @@
 """The hub with all that the project asks of it, at the commits that the project pins."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.hub import miniatures

@@ -1,7 +1,5 @@
 """The real studies, made small enough for the local hub: the same entries, other sizes."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the pipeline reads of the hub, file by file, is what the stock library finds by itself."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 record.json is what is known of the real repositories; nobody can ask them here.
 """
 
-from __future__ import annotations
-
 import io
 import re
 

@@ -3,8 +3,6 @@
 Their entries are the real ones; only sizes and the checksums of the GPT-Neo samples are the hub's.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -4,8 +4,6 @@
 in Hubble's layout, and `hubble` reads them from there: both must see the same.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Edits of one's own as lines of a study: its stages run them, and notice a change of the file."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

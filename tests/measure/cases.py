@@ -1,7 +1,5 @@
 """Tables of samples, as the tests of several measures need them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import polars as pl

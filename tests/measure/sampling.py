@@ -9,8 +9,6 @@ line for each row, edit and distance, with d = 0 to 3, and ends with status 1 if
 comparison in 100 does not agree. Half an hour on a busy core.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

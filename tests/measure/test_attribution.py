@@ -1,7 +1,5 @@
 """Gradient times activation, against what happens when an output is scaled."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from itertools import product
 from typing import Any

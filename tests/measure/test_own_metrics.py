@@ -1,7 +1,5 @@
 """A metric of one's own in `mine/`: computed, in the schema, and in the digests of its stages."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

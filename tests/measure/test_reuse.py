@@ -1,7 +1,5 @@
 """What an earlier table has is taken from there if nothing that determines it has changed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -6,8 +6,6 @@ written down in `plain`, and which columns are queries, keys and values is writt
 Shapes: B rows, T positions, F numbers at a site, H heads, K key-value heads, E size of a head.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from types import SimpleNamespace

@@ -10,8 +10,6 @@ T positions, D width, H heads, K key-value heads, E size of a head.
 Source: arXiv 2501.05078, section 3.2 and A.3.2 (the bypass), 4.1 and Eq. 3 to 5 (what is measured).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """What the benchmarks share: models to measure on, rivals in turns, tables."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

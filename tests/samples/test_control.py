@@ -1,7 +1,5 @@
 """Control samples: one window a document, at a place that the seed decides, and none memorized."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

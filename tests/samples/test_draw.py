@@ -1,7 +1,5 @@
 """A draw depends on the seed and on what there is to draw from, not on its order."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Samples of a user's file: every kind of file, any name, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

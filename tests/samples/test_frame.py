@@ -1,7 +1,5 @@
 """Samples of arrays and of planted records, in a table that the rest of the pipeline can read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

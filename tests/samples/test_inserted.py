@@ -1,7 +1,5 @@
 """Samples from texts that were inserted into training data, against a fetched stand-in."""
 
-from __future__ import annotations
-
 import datasets
 import polars as pl
 import pytest

@@ -1,7 +1,5 @@
 """The real Pile samples: verified byte for byte, or refused with nothing left behind."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import re

@@ -1,7 +1,5 @@
 """The sequences that all of several Pythia models memorized: found, drawn and checked."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence

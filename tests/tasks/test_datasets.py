@@ -1,7 +1,5 @@
 """The datasets of lm-eval's tasks: found as the library finds them, checked, and kept whole."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

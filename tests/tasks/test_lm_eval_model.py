@@ -1,7 +1,5 @@
 """lm-eval's own command line, with edited blocks and with exported checkpoints."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib import import_module

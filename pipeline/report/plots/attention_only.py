@@ -3,8 +3,6 @@
 Source: arXiv 2411.10115 and the slides "Memorization in Attention-only Transformers".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """Dose and response: exact match by copies in the training data. Not in the paper."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

@@ -3,8 +3,6 @@
 Source: Theorems 1 and 2 of arXiv 2501.05078, which prints no such figures.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any

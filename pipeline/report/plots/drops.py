@@ -3,8 +3,6 @@
 Source: Figures 6 and A22 of arXiv 2501.05078; the drop of the lead over chance is ours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

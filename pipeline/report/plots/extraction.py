@@ -7,8 +7,6 @@ sentence is about all late blocks.
 Source: (n, p)-discoverable extraction, arXiv 2410.19482.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Memory loss minus ability loss by the number of tokens that memory is measured by."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How often each scorer ranks a place that learned first, by kind of place. Not in the paper."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

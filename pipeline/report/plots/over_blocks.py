@@ -4,8 +4,6 @@ Source: Figures 3, 5 and A18–A21 (A21: perplexity) and Eq. 4 of arXiv 2501.050
 share kept and of lengths are ours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The parts of a figure: its data, how it is drawn, and its words from captions.yaml."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

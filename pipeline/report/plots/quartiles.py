@@ -3,8 +3,6 @@
 Source: Figures A12–A17 of arXiv 2501.05078, section A.3.2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any

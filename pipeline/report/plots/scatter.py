@@ -3,8 +3,6 @@
 Source: Figures 1 and A7–A11 of arXiv 2501.05078.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Memory and ability over the steps of a training run. Not in the paper."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any

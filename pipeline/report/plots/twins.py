@@ -3,8 +3,6 @@
 Not in the paper. The twin never saw the samples (see `analysis.memorized`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

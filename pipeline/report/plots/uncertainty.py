@@ -3,8 +3,6 @@
 Source: Figure 2, Eq. 4 (token accuracy) and Eq. 5 (completion entropy) of arXiv 2501.05078.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any
