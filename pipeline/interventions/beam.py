@@ -53,9 +53,9 @@ class Beam:
         blocks = []
         for block, step in enumerate(engine.trie.steps):
             rows.buffers[block] = [each[parents] for each in rows.buffers[block]]
-            edits = by_edit(step.edits[path[block]] for path in self._paths)
-            listed = {edit: torch.tensor(of, device=tokens.device) for edit, of in edits.items()}
-            blocks.append(BlockRows(edits={**listed}))
+            blocks.append(BlockRows())
+            for edit, of in by_edit(step.edits[path[block]] for path in self._paths).items():
+                blocks[block].edits[edit] = torch.tensor(of, device=tokens.device)
         with hooked(engine.known, blocks, beside=Beside(engine.means)):
             read = engine.known.body(
                 input_ids=tokens[:, None], past_key_values=rows, use_cache=True

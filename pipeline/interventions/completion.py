@@ -19,7 +19,6 @@ from pipeline.interventions.evaluation import (
     forbidden_tokens,
     one_at_a_time,
     require_completable,
-    require_rows,
     silent,
 )
 from pipeline.interventions.guard import prepare
@@ -77,9 +76,8 @@ def complete(
         ValueError: the model is in training mode, P or S would be 0, or `decode` is not of N.
     """
     require_completable(model, tokens, suffix_length)
-    if calibration_tokens is not None:
-        require_rows(model, calibration_tokens, "the calibration tokens")
-    decoded = torch.tensor([decode] * len(tokens) if isinstance(decode, bool) else list(decode))
+    each = [decode] * len(tokens) if isinstance(decode, bool) else list(decode)
+    decoded = torch.tensor(each, dtype=torch.bool)
     if len(decoded) != len(tokens):
         raise ValueError(f"decode of {len(decoded)} samples; expected {len(tokens)}")
     calibration = tokens if calibration_tokens is None else calibration_tokens
@@ -87,7 +85,7 @@ def complete(
     never = forbidden_tokens(model)
 
     def completed(engine: Engine, numbers: Sequence[int], progress: Progress) -> Completions:
-        some, of = tokens[numbers], decoded.bool()[numbers]
+        some, of = tokens[numbers], decoded[numbers]
         return _completed(engine, some, suffix_length, of, never, batch_size, progress)
 
     def row(results: Completions, v: int, n: int) -> Tensor:

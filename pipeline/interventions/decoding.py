@@ -78,18 +78,15 @@ def decode(
     tokens[torch.arange(count, device=device), start.mismatch] = start.token
     joins = start.mismatch.tolist()
     paths = torch.tensor([trie.path(g) for g in range(trie.branches)], device=device)[start.branch]
-    rows = SideBySide()
-    edited: list[dict[Edit, list[int]]] = []
-    for number, step in enumerate(trie.steps):
+    rows, blocks = SideBySide(), [BlockRows() for _ in trie.steps]
+    edited: list[tuple[BlockRows, Edit, list[int], Tensor]] = []
+    for number, (step, block) in enumerate(zip(trie.steps, blocks, strict=True)):
         branch = paths[:, number]
         # no room for the position after the last one that the pass read: it is only predicted
         rows.buffers.append(cache.of_rows(number, trie, branch, start.sample))
-        edited.append(by_edit(step.edits[g] for g in branch.tolist()))
-    everywhere = [
-        {edit: torch.tensor(listed, device=device) for edit, listed in edits.items()}
-        for edits in edited
-    ]
-    blocks = [BlockRows(edits={**edits}) for edits in everywhere]
+        for edit, listed in by_edit(step.edits[g] for g in branch.tolist()).items():
+            block.edits[edit] = of_all = torch.tensor(listed, device=device)
+            edited.append((block, edit, listed, of_all))
     beneath = Beneath(
         engine.sources, engine.places, cache, start.sample, prefix_length + suffix_length - 1
     )
@@ -102,9 +99,8 @@ def decode(
     with editing(not patched):
         for index in range(joins[0], suffix_length - 1):
             rows.active, rows.position = bisect_left(joins, index + 1), prefix_length + index
-            for block, edits, of_all in zip(blocks, edited, everywhere, strict=True):
-                for edit, listed in edits.items():
-                    block.edits[edit] = of_all[edit][: bisect_left(listed, rows.active)]
+            for block, edit, listed, of_all in edited:
+                block.edits[edit] = of_all[: bisect_left(listed, rows.active)]
             active = tokens[: rows.active]
             read = active[:, index, None]
             beside.others = beneath.others(read, rows.position)

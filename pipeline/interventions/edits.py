@@ -229,12 +229,11 @@ def noise(here: Here) -> Tensor:
     return here.now + change[..., order] * signs
 
 
-_AT_MLP = {"mlp-zero": zero, "mlp-mean": mean}
-
 RULES: Mapping[str, Rule] = {
     **{rule.name: rule for rule in (identity, zero, mean, skip, noise)},
     "heads": replace(identity, name="heads"),  # the identity, only in the edit's heads
-    **{name: replace(rule, name=name, site=MLP) for name, rule in _AT_MLP.items()},
+    "mlp-zero": replace(zero, name="mlp-zero", site=MLP),
+    "mlp-mean": replace(mean, name="mlp-mean", site=MLP),
 }
 """Edit -> its rule."""
 

@@ -64,16 +64,18 @@ def prepare(
     Args:
         model: a stock causal language model in evaluation mode, on any device.
         interventions: V of them.
-        calibration: (C, T) int64, for edits that need a mean; the caller has checked them.
+        calibration: (C, T) int64, for edits that need a mean.
         journal: records what happens.
         token_budget: as for `Engine`.
         length: tokens that are read of the longest text.
 
     Raises:
-        InputError: the model is not supported, or lacks a block, a head or the site of an edit; or
-            as for `require_length`.
+        InputError: the model is not supported, or lacks a block, a head or the site of an edit;
+            calibration tokens that are not its own; or as for `require_length`.
         ValueError: an edit lacks its calibration tokens.
     """
+    if calibration is not None:
+        require_rows(model, calibration, "the calibration tokens")
     known = proven(model)
     require_length(known, length)
     build_trie(interventions, len(known.sites))  # raises if a block does not exist

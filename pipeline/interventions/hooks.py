@@ -33,12 +33,11 @@ from pipeline.interventions.interventions import (
     PREFIX,
     Edit,
     Intervention,
-    edit_name,
 )
 from pipeline.models.modules import attached, forward_replaced, states_in, states_out
+from pipeline.models.places import weight_of
 from pipeline.models.sites import (
     ATTENTION,
-    BLOCK,
     CONTEXT,
     INNER,
     KEY,
@@ -111,39 +110,38 @@ def require_editable(known: Anatomy, interventions: Sequence[Intervention]) -> N
 
 def _misfits(known: Anatomy, edit: Edit, block: int) -> Iterator[tuple[str, str, str]]:
     """What a model lacks for an edit: found, expected, remedy."""
-    where, name = site_of(edit), edit_name(edit.name)
+    where = site_of(edit)
     if where in (ATTENTION, MLP, INNER) and not known.additive:
         yield (
             "blocks that return more than their input plus one output projection's and one MLP "
             "matrix's output",
-            f"blocks that hand on their input where both are zero, for {name}",
+            f"blocks that hand on their input where both are zero, for {edit.name}",
             "use the edits identity, heads and skip, which such a model allows",
         )
     if known.sites[block].tap(where) is None:
         got = f"no module that returns the {where} alone"
-        yield got, f"a {where} for the edit {name}", "use another site"
+        yield got, f"a {where} for the edit {edit.name}", "use another site"
     if edit.neurons and where != INNER:
         yield f"neurons of an edit at {where}", "an edit at mlp", "leave them out"
     if edit.heads and (where not in BY_HEAD or edit.name == NOISE):
         got = f"heads of an edit at {where}, where heads are not apart"
         yield got, "an edit at attention, context, query, key or value", "leave them out"
-    most, some = _parts(known, where), edit.heads or edit.neurons
-    if some and most and max(some) >= most:
+    some = edit.heads or edit.neurons
+    if some and max(some) >= (most := _parts(known, where)):
         kind = "head" if edit.heads else "neuron"
-        remedy = f"name {kind}s that the model has"
-        yield f"{kind} {max(some)}", f"{kind}s 0 to {most - 1}", remedy
+        expected = f"{kind}s 0 to {most - 1}"
+        yield f"{kind} {max(some)}", expected, f"name {kind}s that the model has"
 
 
 BY_HEAD = (CONTEXT, QUERY, KEY, VALUE)
 """Sites whose columns are one head after the other."""
 
 
-def _parts(known: Anatomy, where: str) -> int | None:
-    """The heads or neurons side by side at a site; None if they are not told."""
+def _parts(known: Anatomy, where: str) -> int:
+    """The heads or neurons side by side at a site."""
     if where == INNER:
         matrix: Any = known.sites[0].mlp
-        width = getattr(matrix, "in_features", None) or matrix.weight.shape[0]
-        return int(width)
+        return weight_of(matrix).shape[1]
     return known.sites[0].values.groups if where in (KEY, VALUE) else known.n_heads
 
 
@@ -197,8 +195,8 @@ class _Hooks:
         self.rules = {edit: (rule_of(edit.name), site_of(edit)) for edit in rows.edits}
         self.given: dict[tuple[Edit, str], Tensor] = {}
         edits_mlp = any(where in (MLP, INNER) for _, where in self.rules.values())
-        # the MLP's output for an appended row equals that of the row it copies
-        self.shares_mlp = known.parallel and rows.appended is not None and not edits_mlp
+        # the rows whose MLP's output that of an appended row equals
+        self.copied = rows.appended if known.parallel and not edits_mlp else None
 
     def register(self) -> Iterable[Any]:
         """Register the hooks that the edits need; rows may be removed later, edits not added."""
@@ -206,14 +204,12 @@ class _Hooks:
         yield self.site.block.register_forward_pre_hook(self._begin, with_kwargs=True)
         if any(VALUES in rule.needs for rule, _ in self.rules.values()):
             yield self.site.source.register_forward_hook(self._keep_values)
-        for where in (site for site in SITES if site in sites and site != BLOCK):
-            if (tap := self.site.tap(where)) is not None:
+        for where in SITES:
+            if where in sites and (tap := self.site.tap(where)) is not None:
                 yield attach(tap, partial(self._edited, where, tap.columns))
-        if self.site.whole_mlp is not None and (self.shares_mlp or self.rows.last):
+        if self.site.whole_mlp is not None and (self.copied is not None or self.rows.last):
             yield self.site.whole_mlp.register_forward_pre_hook(self._narrow_mlp)
             yield self.site.whole_mlp.register_forward_hook(self._widen_mlp)
-        if BLOCK in sites:
-            yield attach(Tap(self.site.block), partial(self._edited, BLOCK, None))
 
     def _begin(self, _module: nn.Module, args: Any, kwargs: Any) -> Any:
         hidden = states_in(args, kwargs)
@@ -244,14 +240,14 @@ class _Hooks:
 
     def _narrow_mlp(self, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Leave out rows and positions whose output is known or not needed."""
-        rows = self.size - len(_provided(self.rows.appended)) if self.shares_mlp else self.size
+        rows = self.size - (0 if self.copied is None else len(self.copied))
         positions = slice(-self.rows.last if self.rows.last else None, None)
         # contiguous, since some families call `view` on their input
         return tuple(x[:rows, positions].contiguous() if isinstance(x, Tensor) else x for x in args)
 
     def _widen_mlp(self, _module: nn.Module, _args: Any, returned: Tensor) -> Tensor:
-        if self.shares_mlp:
-            returned = torch.cat([returned, returned[_provided(self.rows.appended)]])
+        if self.copied is not None:
+            returned = torch.cat([returned, returned[self.copied]])
         return F.pad(returned, (0, 0, self.length - returned.shape[1], 0))
 
     def _keep_values(self, _module: nn.Module, _args: Any, returned: Tensor) -> None:
@@ -323,7 +319,7 @@ class _Hooks:
         """The edited values in the heads, neurons and positions of the edit, else those before."""
         if some := edit.heads or edit.neurons:
             width = before.shape[-1]
-            chosen = torch.zeros(_parts(self.known, where) or width, 1, dtype=torch.bool)
+            chosen = torch.zeros(_parts(self.known, where), 1, dtype=torch.bool)
             chosen[list(some)] = True
             chosen = chosen.expand(-1, width // len(chosen)).flatten().to(before.device)
             made = torch.where(chosen, made, before)
@@ -362,9 +358,3 @@ def attach(tap: Tap, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
     if tap.entering:
         return tap.module.register_forward_pre_hook(received)
     return tap.module.register_forward_hook(returned)
-
-
-def _provided(x: Tensor | None) -> Tensor:
-    """`x`, which is there where the caller asks for it."""
-    assert x is not None  # noqa: S101  for the type checker
-    return x

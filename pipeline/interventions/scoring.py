@@ -30,7 +30,6 @@ from pipeline.interventions.evaluation import (
     Progress,
     Request,
     one_at_a_time,
-    require_rows,
     require_scorable,
     require_usable,
     silent,
@@ -92,8 +91,6 @@ def score(
     require_usable(model)
     max_length = max_length or context_length(model.config)
     require_scorable(model, requests, max_length)
-    if calibration_tokens is not None:
-        require_rows(model, calibration_tokens, "the calibration tokens")
     longest = max((len(context) + len(rest) for context, rest in requests), default=1) - 1
     engine = prepare(
         model,

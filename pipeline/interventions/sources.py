@@ -68,26 +68,25 @@ def others_of(
     """
     others: Others = {}
     for source, of in places.items():
-        cache = None
-        if source.tokens is None:
-            cache = caches.setdefault(source, Kept()) if caches is not None else None
-            others |= _read(source, sources[source], of, tokens, cache, **call)
+        read = partial(_read, source, sources[source], of)
+        if source.tokens is not None:
+            others |= read(_first(source.tokens, tokens.shape[1]), None)
         else:
-            others |= _read(source, sources[source], of, _text(source, tokens.shape[1]), None)
+            cache = None if caches is None else caches.setdefault(source, Kept())
+            others |= read(tokens, cache, **call)
     return others
 
 
-def _text(source: Source, length: int) -> Tensor:
+def _first(text: Tensor, length: int) -> Tensor:
     """The first tokens (1, T) of a source's own text."""
-    assert source.tokens is not None  # noqa: S101  for the type checker
-    if len(source.tokens) < length:
+    if len(text) < length:
         raise bad_input(
             "the source of a patch",
-            f"a text of {len(source.tokens)} tokens",
+            f"a text of {len(text)} tokens",
             f"{length} or more, one for each position that is read",
             "take a longer text",
         )
-    return source.tokens[None, :length]
+    return text[None, :length]
 
 
 def _read(
@@ -133,16 +132,15 @@ class Beneath:
         self.sources, self.places = sources, places
         self.rows: dict[Source, SideBySide] = {}
         self.whole: Others = {}
-        for source, known in sources.items() if places else ():
+        for source, of in places.items():
+            known = sources[source]
             if source.tokens is not None:
-                text = _text(source, length)
-                self.whole |= _read(source, known, places.get(source, set()), text, None)
-            elif source in cache.others:
-                self.rows[source] = SideBySide()
-                of_rows = sample.to(known.model.device)
-                for block in sorted(cache.others[source].blocks):
-                    kept = cache.others[source].blocks.pop(block)
-                    self.rows[source].buffers.append([x[of_rows] for x in kept])
+                self.whole |= _read(source, known, of, _first(source.tokens, length), None)
+                continue
+            rows = self.rows[source] = SideBySide()
+            of_rows, kept = sample.to(known.model.device), cache.others[source].blocks
+            for block in sorted(kept):
+                rows.buffers.append([x[of_rows] for x in kept.pop(block)])
 
     def others(self, tokens: Tensor, position: int) -> Others:
         """The values at a position, given the tokens (n, 1) that the active rows read there."""

@@ -21,12 +21,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.interventions.evaluation import (
-    Results,
-    one_at_a_time,
-    require_completable,
-    require_rows,
-)
+from pipeline.interventions.evaluation import Results, one_at_a_time, require_completable
 from pipeline.interventions.guard import prepare
 from pipeline.interventions.interventions import Intervention
 from pipeline.interventions.memory import Journal, in_batches, joined
@@ -94,8 +89,6 @@ def look(
         ValueError: the model is in training mode, P or S would be 0, or there is no baseline.
     """
     require_completable(model, tokens, suffix_length)
-    if calibration_tokens is not None:
-        require_rows(model, calibration_tokens, "the calibration tokens")
     baseline = next((v for v, one in enumerate(interventions) if not one.edits), None)
     if baseline is None:
         raise ValueError("no intervention without edits: displacement is measured from it")
