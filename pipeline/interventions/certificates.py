@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -30,7 +31,6 @@ from pipeline.interventions.interventions import (
     PREFIX,
     Edit,
     Intervention,
-    edit_name,
     is_own,
 )
 from pipeline.interventions.sources import others_of
@@ -100,16 +100,16 @@ def certify(engine: Engine) -> None:
     sites, held = _HELD.get(known.model, (None, {}))
     if sites is not known.sites:
         held = {}
-    wanted: _Wanted = {}
+    built_in: _Wanted = {}
+    own: dict[_Key, _Wanted] = {}
     for one in engine.interventions:
         for block, edit in one.placed:
             if (key := _key(edit)) not in held:
+                wanted = own.setdefault(key, {}) if is_own(edit.name) else built_in
                 wanted.setdefault(key, (edit, []))[1].append((block, one))
-    own = {key: found for key, found in wanted.items() if is_own(found[0].name)}
-    together = {key: found for key, found in wanted.items() if key not in own}
-    for some in ([together] if together else []) + [{key: found} for key, found in own.items()]:
-        with torch.inference_mode(), at_least_single(known.model):
-            held |= _tried(engine, some)
+    with torch.inference_mode(), at_least_single(known.model):
+        for wanted in filter(None, (built_in, *own.values())):
+            held |= _tried(engine, wanted)
     _HELD[known.model] = known.sites, held
 
 
@@ -126,23 +126,17 @@ def _scope(edit: Edit) -> str:
 
 def _tried(engine: Engine, wanted: _Wanted) -> dict[_Key, Certificate]:
     """The certificates of some edits, tried together."""
-    cases = [
-        (key, edit, block, one)
-        for key, (edit, used) in wanted.items()
-        for block, one in _places(edit, used)
-    ]
-    listed = [_until(edit, block, one) for _, edit, block, one in cases]
-    trial = _Trial(replace(engine, interventions=[BASELINE, *listed]))
-    found: dict[_Key, list[tuple[int, float, float]]] = {}
-    for number, (key, edit, block, _) in enumerate(cases, 1):
-        found.setdefault(key, []).append((block, *trial.of(number, edit, block)))
+    places = {key: _places(edit, used) for key, (edit, used) in wanted.items()}
+    listed = [_until(wanted[key][0], *place) for key, some in places.items() for place in some]
+    trial, number = _Trial(replace(engine, interventions=[BASELINE, *listed])), count(1)
     made: dict[_Key, Certificate] = {}
-    for key, results in found.items():
-        edit, (blocks, changes, differences) = wanted[key][0], zip(*results, strict=True)
-        if is_own(edit.name) and max(changes) == 0:
+    for key, (edit, _) in wanted.items():
+        blocks = tuple(block for block, _ in places[key])
+        results = [trial.of(next(number), edit, block) for block in blocks]
+        change, difference = map(max, zip(*results, strict=True))
+        if is_own(edit.name) and change == 0:
             raise _refusal(engine.known, edit, blocks, "effect", "no value changes")
-        name, scope = edit_name(edit.name), _scope(edit)
-        made[key] = Certificate(name, scope, blocks, max(changes), max(differences))
+        made[key] = Certificate(str(edit.name), _scope(edit), blocks, change, difference)
     return made
 
 
@@ -163,14 +157,7 @@ def _until(edit: Edit, block: int, one: Intervention) -> Intervention:
     """The edit of a block alone; with those of earlier blocks if it puts in the baseline."""
     if _is_of_baseline(edit):
         return replace(one, edits={b: each for b, each in one.edits.items() if b <= block})
-    return replace(
-        one,
-        edits={block: edit.name},
-        heads=edit.heads,
-        seed=edit.seed or 0,
-        neurons=edit.neurons,
-        positions=edit.positions,
-    )
+    return replace(one, edits={block: edit.name}, heads=edit.heads)
 
 
 class _Trial:
@@ -428,7 +415,7 @@ def _refusal(known: Anatomy, edit: Edit, blocks: Sequence[int], check: str, got:
     limits = f", limited to {_scope(edit)}" if _scope(edit) else ""
     where = ", ".join(map(str, blocks))
     return bad_input(
-        f"the edit {edit_name(edit.name)} of block {where}{limits}, tried on random tokens on "
+        f"the edit {edit.name} of block {where}{limits}, tried on random tokens on "
         f"{type(known.model).__name__}: {check}",
         got,
         CHECKS[check],
