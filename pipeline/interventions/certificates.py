@@ -227,13 +227,13 @@ class _Trial:
 
     def _watch(self, plain: _Plain) -> None:
         """Raise if a function keeps a tensor, changes the gradient mode, or changes the model."""
-        made: list[ref[Tensor]] = []
+        plain.made.clear()
         with torch.set_grad_enabled(True):
-            plain.read(self.tokens, made=made)
+            plain.read(self.tokens)
             if not torch.is_grad_enabled():
                 raise plain.refusal("model", "gradients that are off")
         self._require_unchanged(plain)
-        if kept := sum(each() is not None for each in made):
+        if kept := sum(each() is not None for each in plain.made):
             raise plain.refusal("memory", f"{kept} tensors that are kept")
 
     def _engine(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -281,20 +281,14 @@ class _Plain:
         self.others: Tensor | None = None
         self.given: dict[str, Tensor] = {}
         self.first = 0  # position of the first token of a call
-        self.made: list[ref[Tensor]] | None = None
+        self.made: list[ref[Tensor]] = []  # the tensors that the function is given and makes
 
     def refusal(self, check: str, got: str) -> InputError:
         """The error for a failed check."""
         return _refusal(self.known, self.edit, (self.block,), check, got)
 
-    def read(
-        self, tokens: Tensor, call: Any = None, made: list[ref[Tensor]] | None = None
-    ) -> Tensor:
-        """The head's input (B, T, D); `states` are those after the blocks before this one.
-
-        `made` receives the tensors that the function is given and makes.
-        """
-        self.made = made
+    def read(self, tokens: Tensor, call: Any = None) -> Tensor:
+        """The head's input (B, T, D); `states` are those after the blocks before this one."""
         with self._reading(tokens, call or {}), _states(self.known) as states:
             last: Tensor = self.known.body(input_ids=tokens, use_cache=False, **(call or {}))[0]
         self.states = states[: self.all[0].block]
@@ -303,7 +297,6 @@ class _Plain:
     def steps(self, tokens: Tensor) -> Tensor:
         """The same, the last token read on the keys and values of those before it."""
         cache, made = DynamicCache(config=self.known.model.config), []
-        self.made = None
         with self._reading(tokens, {}):
             for part in (tokens[:, :-1], tokens[:, -1:]):
                 made.append(
@@ -359,12 +352,9 @@ class _Plain:
         if self.others is not None:
             given[OTHER] = self.others[:, self.first : self.first + length].to(now)
         here = Here(now.clone(), site.project, edit, self.known.n_heads, given)
-        if self.made is None:
+        self.made.append(ref(here.now))
+        with _Watching(self.made):
             made = self.rule(here)
-        else:
-            self.made.append(ref(here.now))
-            with _Watching(self.made):
-                made = self.rule(here)
         del here
         kept, size = now.clone(), site.values.size if edit.heads else 1
         parts = [slice(n * size, (n + 1) * size) for n in edit.heads or edit.neurons or ()]

@@ -132,13 +132,9 @@ def _leave_out(known: Anatomy, blocks: set[int]) -> None:
         for name, child in list(body.named_children()):
             if isinstance(child, nn.ModuleList) and known.sites[0].block in list(child):
                 setattr(body, name, nn.ModuleList(child[block] for block in kept))
-    lists = {
-        name: value
-        for name, value in vars(config).items()
-        if isinstance(value, (list, tuple)) and len(value) == n_blocks
-    }
-    for name, value in lists.items():
-        setattr(config, name, [value[block] for block in kept])
+    for name, value in [*vars(config).items()]:
+        if isinstance(value, (list, tuple)) and len(value) == n_blocks:
+            setattr(config, name, [value[block] for block in kept])
     if getattr(config, "attention_types", None):  # GPT-Neo spells `attention_layers` in groups
         config.attention_types = [[[kind], 1] for kind in config.attention_layers]
     config.num_hidden_layers = len(kept)

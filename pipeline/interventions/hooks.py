@@ -46,7 +46,6 @@ from pipeline.models.sites import (
     SITES,
     VALUE,
     Anatomy,
-    Site,
     Tap,
 )
 from pipeline.workflow.errors import bad_input
@@ -169,9 +168,9 @@ def hooked(
     """
     handles = (
         handle
-        for number, (site, rows) in enumerate(zip(known.sites, blocks, strict=True))
+        for number, rows in enumerate(blocks)
         if batch or rows.edits  # also without edits, since a mask has fewer rows
-        for handle in _Hooks(known, site, rows, number, batch, beside or Beside()).register()
+        for handle in _Hooks(known, rows, number, batch, beside or Beside()).register()
     )
     slow = known.slow_activations if fast and known.model.device.type == "cpu" else ()
     with attached(handles), forward_replaced(slow, lambda stock: partial(_gelu, stock)):
@@ -186,10 +185,9 @@ class _Hooks:
     """The hooks of one block: they append rows, and apply the edits of `rows`."""
 
     def __init__(
-        self, known: Anatomy, site: Site, rows: BlockRows, number: int, batch: int,
-        beside: Beside,
-    ) -> None:  # fmt: skip
-        self.known, self.site, self.rows, self.number = known, site, rows, number
+        self, known: Anatomy, rows: BlockRows, number: int, batch: int, beside: Beside
+    ) -> None:
+        self.known, self.site, self.rows, self.number = known, known.sites[number], rows, number
         self.batch, self.beside = batch, beside
         self.size = self.length = 0  # rows and positions in the block, once it has begun
         self.rules = {edit: (rule_of(edit.name), site_of(edit)) for edit in rows.edits}
@@ -221,21 +219,20 @@ class _Hooks:
                 self.given[edit, ENTERED] = hidden[rows].clone()
         if not self.batch or self.size == self.batch:
             return None
-        args, kwargs = self._widened(args, ("args",)), self._widened(kwargs, ())
-        if args:
-            return (hidden, *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": hidden}
+        return self._widened(args, ("args",), hidden), self._widened(kwargs, (), hidden)
 
-    def _widened(self, tree: Any, path: tuple[str | int, ...]) -> Any:
+    def _widened(self, tree: Any, path: tuple[str | int, ...], hidden: Tensor) -> Any:
         """Repeat batched arguments for each branch; the body made them for the rows of tokens."""
-        if isinstance(tree, Tensor) and path in self.known.batched and path not in _STATES:
+        if path in _STATES:
+            return hidden
+        if isinstance(tree, Tensor) and path in self.known.batched:
             if len(tree) % self.batch:  # such as one row of positions for all
                 return tree
             return tree.repeat(self.size // self.batch, *[1] * (tree.ndim - 1))
         if isinstance(tree, dict):
-            return {key: self._widened(value, (*path, key)) for key, value in tree.items()}
+            return {key: self._widened(value, (*path, key), hidden) for key, value in tree.items()}
         if type(tree) in (tuple, list):
-            return type(tree)(self._widened(x, (*path, i)) for i, x in enumerate(tree))
+            return type(tree)(self._widened(x, (*path, i), hidden) for i, x in enumerate(tree))
         return tree
 
     def _narrow_mlp(self, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:

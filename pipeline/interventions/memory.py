@@ -81,10 +81,8 @@ def token_budget(
         numbers += 3 * values.heads * length
     numbers += recorded * max(width, inner) / trie.branches
     if caching:  # keys and values of the pass, and of the rows that decode
-        per_branch = [2 * values.groups * values.size * len(step.edits) for step in trie.steps]
-        numbers += sum(per_branch) / trie.branches + 2 * values.groups * values.size * len(
-            trie.steps
-        )
+        per_block = 2 * values.groups * values.size
+        numbers += per_block * trie.block_evaluations / trie.branches + per_block * len(trie.steps)
     free = available(device) - 4 * 3 * CHUNK_LOGITS[device.type]
     size = known.model.dtype.itemsize
     if in_single:

@@ -17,8 +17,9 @@ Shapes: B rows, T positions, D width, H heads, K key-value heads, E size of a he
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -210,19 +211,15 @@ def require_stock(model: Any) -> None:
             "give the model inside: of DataParallel, model.module",
         )
     kinds = {str(weight.dtype) for weight in model.parameters()}
-    if any(not weight.is_floating_point() for weight in model.parameters()):
+    quantized = not all(weight.is_floating_point() for weight in model.parameters())
+    if quantized or len(kinds) > 1:
         raise bad_input(
             f"the weights of {type(model).__name__} ({model.config.model_type})",
             " and ".join(sorted(kinds)),
-            "floating point",
-            "load the original weights: quantized ones are not supported",
-        )
-    if len(kinds) > 1:
-        raise bad_input(
-            f"the weights of {type(model).__name__} ({model.config.model_type})",
-            " and ".join(sorted(kinds)),
-            "one precision",
-            "convert them: model.float(), or model.to(torch.bfloat16)",
+            "floating point" if quantized else "one precision",
+            "load the original weights: quantized ones are not supported"
+            if quantized
+            else "convert them: model.float(), or model.to(torch.bfloat16)",
         )
 
 
@@ -234,8 +231,12 @@ def _state(model: nn.Module) -> _State:
             ref(module),
             type(module),
             _held(vars(module).get("forward")),
-            *(number for number, hook in module._forward_hooks.items() if not _is_ours(hook)),
-            *(number for number, hook in module._forward_pre_hooks.items() if not _is_ours(hook)),
+            *(
+                number
+                for hooks in (module._forward_hooks, module._forward_pre_hooks)
+                for number, hook in hooks.items()
+                if not _is_ours(hook)
+            ),
         )
         for name, module in model.named_modules()
     ]
@@ -259,12 +260,9 @@ def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
     """The tensors in nested tuples, lists and dicts, with their paths."""
     if isinstance(tree, Tensor):
         yield path, tree
-    elif isinstance(tree, dict):
-        for key, value in tree.items():
+    elif isinstance(tree, (dict, tuple, list)):
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
             yield from leaves(value, (*path, key))
-    elif isinstance(tree, (tuple, list)):
-        for i, value in enumerate(tree):
-            yield from leaves(value, (*path, i))
 
 
 class _Call(NamedTuple):
@@ -293,18 +291,16 @@ def _find(model: Any) -> Anatomy:
     batched: set[Path] = set()
     for masked in (True, False):
         try:
-            few, many = (_record(model, body, blocks, rows, masked) for rows in _ROWS)
+            (_, few), (calls, many) = (_record(model, body, blocks, n, masked) for n in _ROWS)
         except (TypeError, ValueError) as error:
             raise _refusal(model, type(body).__name__, f"{error} on reading tokens") from error
-        sizes = {path: len(x) for path, x in leaves(few.arguments) if x.ndim > 1}
-        grown = (path for path, x in leaves(many.arguments) if len(x) != sizes.get(path, len(x)))
+        sizes = {path: len(x) for path, x in leaves(few) if x.ndim > 1}
+        grown = (path for path, x in leaves(many) if len(x) != sizes.get(path, len(x)))
         batched.update(tuple(path) for _block, *path in grown)
-    for number, calls in enumerate(many.calls):
-        if calls and not calls[-1].returned.isfinite().all():
+    for number, of_block in enumerate(calls):
+        if of_block and not of_block[-1].returned.isfinite().all():
             raise broken(model, f"block {number}")
-    sites = tuple(
-        _site(model, number, block, many.calls[number]) for number, block in enumerate(blocks)
-    )
+    sites = tuple(_site(model, number, block, calls[number]) for number, block in enumerate(blocks))
     additive, plain, parallel = _wiring(model, body, sites)
     return Anatomy(
         model=model,
@@ -336,39 +332,32 @@ def _longest(body: Any) -> int | None:
     return min(limits, default=None)
 
 
-class _Record(NamedTuple):
+def _record(
+    model: Any, body: Any, blocks: nn.ModuleList, rows: int, masked: bool
+) -> tuple[list[list[_Call]], list[Any]]:
     """What happens in each block while a model reads tokens, and with which arguments."""
+    calls: list[list[_Call]] = [[] for _ in blocks]
+    arguments: list[Any] = []
 
-    calls: list[list[_Call]]
-    arguments: list[Any]
-
-
-def _record(model: Any, body: Any, blocks: nn.ModuleList, rows: int, masked: bool) -> _Record:
-    record = _Record([], [])
-
-    def keep(calls: list[_Call], name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, received: tuple[Any, ...], returned: Any) -> None:
-            x = _by_row(received[0] if received else None, rows)
-            y = _by_row(returned, rows)
-            if x is not None and y is not None:
-                calls.append(_Call(name, module, x.clone(), y.clone()))  # may change in place
-
-        return hook
+    def keep(number: int, name: str, module: nn.Module, received: Any, returned: Any) -> None:
+        x = _by_row(received[0] if received else None, rows)
+        y = _by_row(returned, rows)
+        if x is not None and y is not None:
+            calls[number].append(_Call(name, module, x.clone(), y.clone()))  # may change in place
 
     def see(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        record.arguments.append({"args": args, **kwargs})
+        arguments.append({"args": args, **kwargs})
 
     def hooks() -> Iterator[RemovableHandle]:
-        for block in blocks:
-            record.calls.append([])
+        for number, block in enumerate(blocks):
             yield block.register_forward_pre_hook(see, with_kwargs=True)
             for name, module in block.named_modules():
                 if all(child == "parametrizations" for child, _ in module.named_children()):
-                    yield module.register_forward_hook(keep(record.calls[-1], name))
+                    yield module.register_forward_hook(partial(keep, number, name))
 
     with attached(hooks()):
         _read(model, body, rows, masked)
-    return record
+    return calls, arguments
 
 
 def random_tokens(model: Any, rows: int) -> Tensor:
