@@ -25,7 +25,7 @@ from pipeline.interventions.guard import proven
 from pipeline.interventions.hooks import require_editable
 from pipeline.interventions.interventions import IDENTITY, Intervention
 from pipeline.models.context import context_length
-from pipeline.models.sites import KEY, QUERY, Anatomy, Site
+from pipeline.models.sites import KEY, QUERY, Anatomy, Site, random_tokens
 from pipeline.workflow.errors import InputError, bad_input, shorten
 
 EXPORTABLE = ("zero", "mlp-zero", "skip", IDENTITY)
@@ -101,10 +101,7 @@ def write_edit(model: PreTrainedModel, edit: str, blocks: Sequence[int]) -> None
 
 def tokens_to_compare(model: PreTrainedModel) -> Tensor:
     """Random tokens (`ROWS`, T), T at most `POSITIONS` and the context."""
-    length = min(POSITIONS, context_length(model.config))
-    generator = torch.Generator().manual_seed(0)
-    vocabulary = model.config.get_text_config().vocab_size
-    return torch.randint(vocabulary, (ROWS, length), generator=generator)
+    return random_tokens(model, ROWS, min(POSITIONS, context_length(model.config)))
 
 
 @torch.inference_mode()

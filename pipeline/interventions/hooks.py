@@ -27,13 +27,7 @@ from pipeline.interventions.edits import (
     rule_of,
     site_of,
 )
-from pipeline.interventions.interventions import (
-    LAST_TOKEN,
-    NOISE,
-    PREFIX,
-    Edit,
-    Intervention,
-)
+from pipeline.interventions.interventions import LAST_TOKEN, NOISE, PREFIX, Edit, Intervention
 from pipeline.models.modules import attached, forward_replaced, states_in, states_out
 from pipeline.models.places import weight_of
 from pipeline.models.sites import (

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -93,12 +94,7 @@ def score(
     require_scorable(model, requests, max_length)
     longest = max((len(context) + len(rest) for context, rest in requests), default=1) - 1
     engine = prepare(
-        model,
-        interventions,
-        calibration_tokens,
-        journal,
-        token_budget,
-        min(longest, max_length),
+        model, interventions, calibration_tokens, journal, token_budget, min(longest, max_length)
     )
     if any(source.tokens is not None for source in engine.places):
         raise bad_input(
@@ -149,13 +145,11 @@ def _scored(
             progress(done + numbers.stop, len(rows))
             return scored
 
-        longest = max((len(row.tokens) for row in group), default=0)
         budget = engine.token_budget or min(
-            engine.budget(longest, caching=shared), _PAD_UP_TO * branches
+            engine.budget(_longest(group), caching=shared), _PAD_UP_TO * branches
         )
         costs = [branches * row.cost for row in group]
-        for scored in in_batches(costs, budget, batch_size, work, engine.journal):
-            passes += scored
+        passes += chain(*in_batches(costs, budget, batch_size, work, engine.journal))
         done += len(group)
 
     # Summed here alone: a batch is repeated where memory runs out in one of its passes.

@@ -165,12 +165,11 @@ def run(
     blocks[-1].last = last if last != tokens.shape[1] else None
     call = {} if mask is None else masked_call(mask, tokens.shape[1], known.has_positions)
 
-    def observe(number: int, _module: nn.Module, _args: Any, returned: Any) -> None:
-        if observer is not None:
-            observer(number, torch.unflatten(states_out(returned), 0, (-1, batch)))
+    def observe(see: Observer, number: int, _module: nn.Module, _args: Any, returned: Any) -> None:
+        see(number, torch.unflatten(states_out(returned), 0, (-1, batch)))
 
     observed = (
-        site.block.register_forward_hook(partial(observe, number))
+        site.block.register_forward_hook(partial(observe, observer, number))
         for number, site in enumerate(known.sites)
         if observer is not None
     )
@@ -244,16 +243,10 @@ def _selection(branches: list[int], batch: int, row: Tensor) -> Selection:
 
 
 def means_of(known: Anatomy, interventions: Sequence[Intervention], tokens: Tensor | None) -> Means:
-    """The means of the values at the sites of edits that need them.
+    """The means of the values at the sites of edits that need them, over rows and positions.
 
-    Args:
-        known: of the model.
-        interventions: those that are to be run; often none needs a mean.
-        tokens: (C, T) int64; up to `CALIBRATION_ROWS` of them, evenly spread, are read, up to the
-            model's context.
-
-    Returns:
-        The mean over rows and positions, in float64; the model computes in float32 at least.
+    Of `tokens` (C, T) up to `CALIBRATION_ROWS`, evenly spread, are read, up to the model's context.
+    The means are float64; the model computes in float32 at least.
 
     Raises:
         ValueError: a mean is needed, and there are no tokens.

@@ -360,11 +360,11 @@ def _record(
     return calls, arguments
 
 
-def random_tokens(model: Any, rows: int) -> Tensor:
+def random_tokens(model: Any, rows: int, length: int = _TOKENS) -> Tensor:
     """Tokens (rows, T) on the model's device, the same in every call."""
     generator = torch.Generator().manual_seed(0)
     vocabulary = model.config.get_text_config().vocab_size
-    return torch.randint(vocabulary, (rows, _TOKENS), generator=generator).to(model.device)
+    return torch.randint(vocabulary, (rows, length), generator=generator).to(model.device)
 
 
 def padded_call(body: Any, tokens: Tensor) -> dict[str, Tensor]:
