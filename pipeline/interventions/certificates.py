@@ -321,8 +321,8 @@ class _Plain:
 
     def _look_at_sources(self, tokens: Tensor, call: Any) -> None:
         if (source := self.rule.source) is not None and OTHER in self.rule.needs:
-            places = {source: {(self.block, self.where)}}
-            found = others_of(self.engine.sources, places, tokens, call, None)
+            places = {source: (self.engine.sources[source], {(self.block, self.where)})}
+            found = others_of(places, tokens, call, None)
             self.others = found[source, self.block, self.where].expand(len(tokens), -1, -1)
 
     def _hooks(self) -> Iterator[RemovableHandle]:

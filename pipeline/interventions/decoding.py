@@ -87,9 +87,7 @@ def decode(
         for edit, listed in by_edit(step.edits[g] for g in branch.tolist()).items():
             block.edits[edit] = of_all = torch.tensor(listed, device=device)
             edited.append((block, edit, listed, of_all))
-    beneath = Beneath(
-        engine.sources, engine.places, cache, start.sample, prefix_length + suffix_length - 1
-    )
+    beneath = Beneath(engine.places, cache, start.sample, prefix_length + suffix_length - 1)
     beside = Beside(engine.means)
 
     def editing(now: bool) -> AbstractContextManager[None]:

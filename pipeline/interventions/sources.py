@@ -21,8 +21,8 @@ from pipeline.models.modules import attached
 from pipeline.models.sites import Anatomy
 from pipeline.workflow.errors import bad_input
 
-Places = set[tuple[int, str]]
-"""Blocks, and sites in them."""
+Places = dict[Source, tuple[Anatomy, set[tuple[int, str]]]]
+"""Source -> its model, and the (block, site) whose values are put in."""
 
 
 @contextmanager
@@ -45,17 +45,12 @@ def recording(
 
 
 def others_of(
-    sources: Mapping[Source, Anatomy],
-    places: Mapping[Source, Places],
-    tokens: Tensor,
-    call: Mapping[str, Tensor],
-    caches: dict[Source, Kept] | None,
+    places: Places, tokens: Tensor, call: Mapping[str, Tensor], caches: dict[Source, Kept] | None
 ) -> Others:
     """The values of each source at its places, for a pass over `tokens`.
 
     Args:
-        sources: source -> its model.
-        places: source -> the values that are put in.
+        places: of all sources.
         tokens: (B, T) int64.
         call: further arguments of the model.
         caches: receives the keys and values of each source; None: nothing is kept.
@@ -67,8 +62,8 @@ def others_of(
         InputError: the text of a source is too short.
     """
     others: Others = {}
-    for source, of in places.items():
-        read = partial(_read, source, sources[source], of)
+    for source, (known, of) in places.items():
+        read = partial(_read, source, known, of)
         if source.tokens is not None:
             others |= read(_first(source.tokens, tokens.shape[1]), None)
         else:
@@ -92,7 +87,7 @@ def _first(text: Tensor, length: int) -> Tensor:
 def _read(
     source: Source,
     known: Anatomy,
-    places: Places,
+    places: set[tuple[int, str]],
     tokens: Tensor,
     cache: DynamicCache | None,
     **call: Tensor,
@@ -114,26 +109,17 @@ class Beneath:
     """The sources beneath rows that decode, one position at a time.
 
     Args:
-        sources: source -> its model.
-        places: source -> the values that are put in.
+        places: of all sources.
         cache: the keys and values of the teacher-forced pass, with those of the sources.
         sample: (n,) int64, the sample of each row.
         length: positions up to the last.
     """
 
-    def __init__(
-        self,
-        sources: Mapping[Source, Anatomy],
-        places: Mapping[Source, Places],
-        cache: Kept,
-        sample: Tensor,
-        length: int,
-    ) -> None:
-        self.sources, self.places = sources, places
+    def __init__(self, places: Places, cache: Kept, sample: Tensor, length: int) -> None:
+        self.places = places
         self.rows: dict[Source, SideBySide] = {}
         self.whole: Others = {}
-        for source, of in places.items():
-            known = sources[source]
+        for source, (known, of) in places.items():
             if source.tokens is not None:
                 self.whole |= _read(source, known, of, _first(source.tokens, length), None)
                 continue
@@ -148,5 +134,5 @@ class Beneath:
         others = {key: values[:, at] for key, values in self.whole.items()}
         for source, rows in self.rows.items():
             rows.active, rows.position = len(tokens), position
-            others |= _read(source, self.sources[source], self.places[source], tokens, rows)
+            others |= _read(source, *self.places[source], tokens, rows)
         return others

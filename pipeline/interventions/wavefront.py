@@ -78,13 +78,14 @@ class Engine:
     sources: Mapping[Source, Anatomy] = field(default_factory=dict)
 
     @cached_property
-    def places(self) -> dict[Source, Places]:
-        """Source -> the blocks and sites whose values its patches put in."""
-        places: dict[Source, Places] = {}
+    def places(self) -> Places:
+        """The blocks and sites whose values the patches of each source put in."""
+        places: Places = {}
         for one in self.interventions:
             for block, edit in one.placed if self.sources else ():
                 if source := rule_of(edit.name).source:
-                    places.setdefault(source, set()).add((block, site_of(edit)))
+                    of = places.setdefault(source, (self.sources[source], set()))
+                    of[1].add((block, site_of(edit)))
         return places
 
     @cached_property
@@ -130,7 +131,7 @@ class Engine:
             length,
             caching=caching,
             in_single=self.in_single,
-            recorded=sum(map(len, self.places.values())),
+            recorded=sum(len(of) for _, of in self.places.values()),
         )
 
 
@@ -174,7 +175,7 @@ def run(
         if observer is not None
     )
     kept = cache.others if isinstance(cache, Kept) else None
-    others = others_of(engine.sources, engine.places, tokens, call, kept)
+    others = others_of(engine.places, tokens, call, kept)
     beside = Beside(engine.means, start, others)
     with hooked(known, blocks, batch, beside), attached(observed):
         states = known.body(
