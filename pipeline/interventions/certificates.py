@@ -161,11 +161,7 @@ def _until(edit: Edit, block: int, one: Intervention) -> Intervention:
 
 
 class _Trial:
-    """The engine's states for some edits, and the checks that compare them.
-
-    Args:
-        engine: of the baseline and the edits.
-    """
+    """The states of an engine of the baseline and some edits, and the checks that compare them."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.known = engine, engine.known
@@ -263,11 +259,7 @@ class _Trial:
 class _Plain:
     """One forward of the stock model with one hook that calls an edit's function.
 
-    Args:
-        engine: the model, means and sources.
-        edit: tried.
-        block: where.
-        earlier: edits of earlier blocks, made with it.
+    Edits of earlier blocks may be made with it.
     """
 
     def __init__(

@@ -127,7 +127,7 @@ def _leave_out(known: Anatomy, blocks: set[int]) -> None:
     kept = [block for block in range(n_blocks) if block not in blocks]
     for body in known.model.modules():
         for name, child in list(body.named_children()):
-            if isinstance(child, nn.ModuleList) and known.sites[0].block in list(child):
+            if isinstance(child, nn.ModuleList) and known.sites[0].block in child:
                 setattr(body, name, nn.ModuleList(child[block] for block in kept))
     for name, value in [*vars(config).items()]:
         if isinstance(value, (list, tuple)) and len(value) == n_blocks:
@@ -143,17 +143,16 @@ def _leave_out(known: Anatomy, blocks: set[int]) -> None:
 def _one_hot(known: Anatomy, sites: Sequence[Site]) -> list[tuple[nn.Parameter, Tensor]]:
     """Weights of queries and keys, with values that make the softmax one-hot on the token."""
     rotary = _rotary(known)
-    attention = [_owner(known.model, site.source) for site in sites]
-    if not all(p.bias is not None for p, _ in _projections(known, sites[0], attention[0])):
-        _add_biases(known, sites[0], attention[0])
-    constant = _constant(known, rotary, attention[0])
-    turned = 2 * len(rotary.inv_freq)
+    projections = [_projections(known, site) for site in sites]
+    modules = [module for module, _ in projections[0]]
+    if any(module.bias is None for module in modules):
+        _add_biases(known, modules)
+    size, turned = sites[0].values.size, 2 * len(rotary.inv_freq)
+    pattern = torch.zeros(size)
+    pattern[:turned] = _constant(known, rotary, _owner(known.model, sites[0].source))
     written = []
-    for site, owner in zip(sites, attention, strict=True):
-        size = site.values.size
-        pattern = torch.zeros(size)
-        pattern[:turned] = constant
-        for projection, rows in _projections(known, site, owner):
+    for of_site in projections:
+        for projection, rows in of_site:
             weight, bias = projection.weight.detach().clone(), projection.bias.detach().clone()
             weight[rows] = 0
             bias[rows] = pattern.repeat(len(rows) // size).to(bias)
@@ -175,12 +174,13 @@ def _rotary(known: Anatomy) -> Any:
     return rotary[0]
 
 
-def _projections(known: Anatomy, site: Site, owner: nn.Module) -> list[tuple[Any, Tensor]]:
+def _projections(known: Anatomy, site: Site) -> list[tuple[Any, Tensor]]:
     """The modules that compute queries and keys, each with the rows for these."""
     source, parts = site.source, dict[nn.Module, list[Tensor]]()
     if not isinstance(source, nn.Linear):
         raise _refusal(known, f"queries and keys from a {type(source).__name__}")
-    if any("norm" in name and name[0] in "qk" for name, _ in owner.named_children()):
+    children = _owner(known.model, source).named_children()
+    if any("norm" in name and name[0] in "qk" for name, _ in children):
         raise _refusal(known, "norms between the projections and the scores, which scale biases")
     for where in (QUERY, KEY):
         tap = site.tap(where)
@@ -196,25 +196,21 @@ def _owner(model: nn.Module, source: nn.Module) -> nn.Module:
     return next(m for m in model.modules() if any(child is source for child in m.children()))
 
 
-def _add_biases(known: Anatomy, site: Site, owner: nn.Module) -> None:
-    """Add the biases that the configuration leaves out, as zeros."""
+def _add_biases(known: Anatomy, modules: Sequence[nn.Module]) -> None:
+    """Add the biases that the configuration leaves out, as zeros, those of `modules` among them."""
     model, config = known.model, known.model.config
     own = {name for name, _ in model.named_parameters()}
-    prefixes = [
-        f"{name}.bias"
-        for name, module in model.named_modules()
-        if any(module is projection for projection, _ in _projections(known, site, owner))
-    ]
+    needed = {f"{name}.bias" for name, module in model.named_modules() if module in modules}
     for flag in [name for name, value in vars(config).items() if "bias" in name and value is False]:
         changed = copy.deepcopy(config)
         setattr(changed, flag, True)
         with torch.device("meta"):
             other = dict(type(model)(changed).named_parameters())
-        added = {name: other[name] for name in set(other) - own}
-        if set(prefixes) <= set(added) and all(name.endswith(".bias") for name in added):
-            for name, parameter in added.items():
+        added = set(other) - own
+        if needed <= added and all(name.endswith(".bias") for name in added):
+            for name in added:
                 place, _, last = name.rpartition(".")
-                zeros = torch.zeros(parameter.shape, dtype=model.dtype, device=model.device)
+                zeros = torch.zeros(other[name].shape, dtype=model.dtype, device=model.device)
                 setattr(model.get_submodule(place), last, nn.Parameter(zeros))
             setattr(config, flag, True)
             return

@@ -36,9 +36,6 @@ def proven(model: PreTrainedModel) -> Anatomy:
     The test runs before first use, and again once the modules have changed; `sites.anatomy` looks
     for changes at each call.
 
-    Args:
-        model: a stock causal language model in evaluation mode, on any device.
-
     Raises:
         InputError: the model is not supported; says what was found and what was expected.
     """
@@ -127,16 +124,9 @@ def _shape(known: Anatomy) -> dict[str, object]:
 
 
 def require_length(known: Anatomy, length: int) -> None:
-    """Raise for a text whose rotary angles depend on its length.
+    """Raise if a text of `length` tokens has rotary angles that depend on its length.
 
     Texts of different lengths share a batch, and a cache holds keys of earlier angles.
-
-    Args:
-        known: of the model.
-        length: tokens that are read of the longest text.
-
-    Raises:
-        InputError: the text is longer than the model's angles allow.
     """
     if known.longest is not None and length > known.longest:
         raise bad_input(

@@ -30,13 +30,7 @@ TOP = 40
 
 
 class Choice(NamedTuple):
-    """The largest logit at M positions; the lowest id among equals.
-
-    Args:
-        token: (M,) int64, its id.
-        margin: (M,) float32, its lead over the second largest; NaN where logits are not all
-            finite.
-    """
+    """The `allowed_token` and the `allowed_margin` of a `Readout`."""
 
     token: Tensor
     margin: Tensor
@@ -80,13 +74,9 @@ class Readout:
 
 
 def read(known: Anatomy, states: Tensor, targets: Tensor, forbidden: Tensor) -> Readout:
-    """The readout of the predictions from `states`.
+    """The readout of the predictions from `states` (M, D), as `wavefront.run` returns them.
 
-    Args:
-        known: of the model.
-        states: (M, D), as `wavefront.run` returns them.
-        targets: (M,) int64.
-        forbidden: (E,) int64, ids that are never generated; may be empty.
+    `targets` are (M,) int64, `forbidden` (E,) int64 the ids that are never generated, maybe none.
     """
     parts = []
     for rows, logits in pieces(known, states):

@@ -193,7 +193,7 @@ def teacher_forced(
     cache: DynamicCache | None = None,
     observer: Observer | None = None,
 ) -> Readout:
-    """Read prefix and suffix under all interventions.
+    """Read prefix and suffix under all interventions; the readout (G, B, S) of the suffix.
 
     Args:
         engine: the model and the interventions.
@@ -202,9 +202,6 @@ def teacher_forced(
         forbidden: (E,) int64, ids that are never generated.
         cache: as for `run`.
         observer: called after each block with the states of all positions.
-
-    Returns:
-        The readout (G, B, S) of the suffix.
     """
     last = length if observer is None else None
     start = tokens.shape[1] - length

@@ -172,10 +172,8 @@ def anatomy(model: PreTrainedModel) -> Anatomy:
     """The sites of a model; found at the first call, and again after a change of its modules.
 
     Each call compares the modules, their types and order, functions set as their `forward`, and
-    hooks with those of the last search. Values of weights may change freely.
-
-    Args:
-        model: in evaluation mode, on any device, its weights in one precision.
+    hooks with those of the last search. Values of weights may change freely. The model is in
+    evaluation mode.
 
     Raises:
         InputError: not a causal decoder, a block without ordinary attention, or adapters, whatever
@@ -375,12 +373,9 @@ def padded_call(body: Any, tokens: Tensor) -> dict[str, Tensor]:
 
 
 def masked_call(mask: Tensor, length: int, has_positions: bool) -> dict[str, Tensor]:
-    """The arguments that tell a body of padding.
+    """The arguments that tell a body of padding, of which `length` T tokens are read.
 
-    Args:
-        mask: (B, T with what a cache has) int64, 0 where there is padding.
-        length: T, tokens to be read.
-        has_positions: whether the body takes position ids.
+    `mask` is (B, T with what a cache has) int64, 0 where there is padding.
     """
     positions = (mask.cumsum(-1) - 1).clamp_min(0)[:, -length:]
     return {"attention_mask": mask} | ({"position_ids": positions} if has_positions else {})
