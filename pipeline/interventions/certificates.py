@@ -186,9 +186,6 @@ class _Trial:
 
         Returns:
             The largest change at the site, and the largest relative difference from the plain loop.
-
-        Raises:
-            InputError: a check failed.
         """
         ours, one = self.whole[number], self.engine.interventions[number]
         before = [_Plain(self.engine, each, b) for b, each in one.placed[:-1]]

@@ -1,8 +1,5 @@
 """Hooks on a stock model's own modules: they append rows to a batch, and edit activations.
 
-The model does the computation; hooks only append rows at the right blocks, and apply the edits to
-the rows that have them.
-
 Shapes: B rows of tokens in a call, n rows in a block, T positions, D width.
 """
 
@@ -176,7 +173,7 @@ def _gelu(stock: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 class _Hooks:
-    """The hooks of one block: they append rows, and apply the edits of `rows`."""
+    """The hooks of one block."""
 
     def __init__(
         self, known: Anatomy, rows: BlockRows, number: int, batch: int, beside: Beside

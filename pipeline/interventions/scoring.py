@@ -273,7 +273,7 @@ def _batch(engine: Engine, batch: Sequence[Row]) -> Iterator[_Scored]:
         yield from _batch(engine, batch[len(batch) // 2 :])
         return
     cache = Kept() if tails else None
-    tokens, mask = _padded([row.tokens for row in batch], engine.device)
+    tokens, mask = _padded([row.tokens for row in batch], engine.device, "left")
     last = max(-read.position for row in batch for read in row.reads)
     suffix = torch.tensor([row.suffix for row in batch], device=engine.device)
     start = tokens.shape[1] - suffix
@@ -283,14 +283,9 @@ def _batch(engine: Engine, batch: Sequence[Row]) -> Iterator[_Scored]:
     if cache is None:
         return
     of = torch.tensor([b for b, _ in tails], device=engine.device)
-    read_on = pad_sequence([torch.tensor(tail.tokens) for _, tail in tails], True)
-    lengths = torch.tensor([len(tail.tokens) for _, tail in tails])
-    real = torch.arange(read_on.shape[1]) < lengths[:, None]
-    if mask is not None or not real.all():
-        mask = torch.ones_like(tokens) if mask is None else mask
-        mask = torch.cat([mask[of], real.to(mask)], 1)
-    continued = Continued(cache, engine.trie, of)
-    states = run(engine, read_on.to(engine.device), cache=continued, mask=mask)
+    read_on, real = _padded([tail.tokens for _, tail in tails], engine.device, "right")
+    continued, mask = Continued(cache, engine.trie, of), torch.cat([mask[of], real], 1)
+    states = run(engine, read_on, cache=continued, mask=mask)
     yield _look(engine, states, [tail for _, tail in tails])
 
 
@@ -310,12 +305,11 @@ def _look(engine: Engine, states: Tensor, rows: Sequence[Row]) -> _Scored:
     )
 
 
-def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """The rows (B, T), padded on the left, and their mask; None where none is padded."""
-    tensors = [torch.tensor(row) for row in rows]
-    tokens = pad_sequence(tensors, True, padding_side="left").to(device)
-    if all(len(row) == tokens.shape[1] for row in rows):
-        return tokens, None
-    lengths = torch.tensor([len(row) for row in rows], device=device)
-    positions = torch.arange(tokens.shape[1], device=device)
-    return tokens, (positions >= tokens.shape[1] - lengths[:, None]).long()
+def _padded(
+    rows: Sequence[Sequence[int]], device: torch.device, side: str
+) -> tuple[Tensor, Tensor]:
+    """The rows (B, T), padded on one side, and their mask."""
+    tokens = [torch.tensor(row) for row in rows]
+    mask = [torch.ones_like(row) for row in tokens]
+    padded = (pad_sequence(each, True, padding_side=side).to(device) for each in (tokens, mask))
+    return next(padded), next(padded)

@@ -164,7 +164,9 @@ def run(
     known, batch = engine.known, len(tokens)
     blocks = rows_of(engine.trie, batch, tokens.device)
     blocks[-1].last = last if last != tokens.shape[1] else None
-    call = {} if mask is None else masked_call(mask, tokens.shape[1], known.has_positions)
+    call: dict[str, Tensor] = {}
+    if mask is not None and not mask.all():
+        call = masked_call(mask, tokens.shape[1], known.has_positions)
 
     def observe(see: Observer, number: int, _module: nn.Module, _args: Any, returned: Any) -> None:
         see(number, torch.unflatten(states_out(returned), 0, (-1, batch)))
