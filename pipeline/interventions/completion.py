@@ -137,13 +137,10 @@ def _batch(
     branch, sample = ((mismatch < length - 1) & decoded).nonzero().unbind(1)
     if len(branch) and cache is not None:
         first, order = mismatch[branch, sample].sort(stable=True)
-        branch, sample = branch[order], sample[order]
-        start = decoding.Start(branch, sample, first, token[branch, sample, first])
-        prefix_length = batch.shape[1] - length
-        later = decoding.decode(engine, cache, start, prefix_length, length, forbidden)
-        fresh = beyond[branch, sample]
-        token[branch, sample] = later.token.where(fresh, token[branch, sample])
-        margin[branch, sample] = later.margin.where(fresh, margin[branch, sample])
+        rows = branch[order], sample[order]
+        start = decoding.Start(*rows, first, token[rows])
+        later = decoding.decode(engine, cache, start, batch.shape[1] - length, forbidden)
+        token[rows], margin[rows] = later.token, margin[rows].minimum(later.margin)
 
     # near ties are decided again in place
     forced, before = readout.token, token.clone()

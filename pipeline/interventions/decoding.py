@@ -40,23 +40,18 @@ class Start:
     Args:
         branch: (n,) int64, the branch each row ends in.
         sample: (n,) int64, its sample within the batch.
-        mismatch: (n,) int64, index into the suffix of its first wrong choice, ascending, below S-1.
-        token: (n,) int64, that choice.
+        mismatch: (n,) int64, index into the suffix of its first wrong choice, ascending.
+        tokens: (n, S) int64, its choices up to that one; the others are written.
     """
 
     branch: Tensor
     sample: Tensor
     mismatch: Tensor
-    token: Tensor
+    tokens: Tensor
 
 
 def decode(
-    engine: Engine,
-    cache: Kept,
-    start: Start,
-    prefix_length: int,
-    suffix_length: int,
-    forbidden: Tensor,
+    engine: Engine, cache: Kept, start: Start, prefix_length: int, forbidden: Tensor
 ) -> Choice:
     """Generate greedily from where the rows went wrong to the end of the suffix.
 
@@ -66,16 +61,14 @@ def decode(
             emptied: a block's entries are freed once they are copied to the rows.
         start: n rows, at least one.
         prefix_length: P.
-        suffix_length: S.
         forbidden: (E,) int64, ids that are never generated.
 
     Returns:
-        The choices (n, S), from index mismatch + 1 on; before it, token 0 and margin infinity.
+        The choices (n, S); up to index `mismatch` margins are infinite.
     """
-    known, trie, count, device = engine.known, engine.trie, len(start.token), start.token.device
-    tokens = start.token.new_zeros((count, suffix_length))
-    margins = torch.full((count, suffix_length), torch.inf, device=device)
-    tokens[torch.arange(count, device=device), start.mismatch] = start.token
+    known, trie, tokens, device = engine.known, engine.trie, start.tokens, start.tokens.device
+    suffix_length = tokens.shape[1]
+    margins = torch.full(tokens.shape, torch.inf, device=device)
     joins = start.mismatch.tolist()
     paths = torch.tensor([trie.path(g) for g in range(trie.branches)], device=device)[start.branch]
     rows, blocks = SideBySide(), [BlockRows() for _ in trie.steps]

@@ -208,8 +208,7 @@ class Group:
                     got = f"{name} {tuple(given)}"
                     raise MisfitError(got, f"one or more, each once, of 0 to {_MOST_NUMBERS - 1}")
                 object.__setattr__(self, name, tuple(given))
-        listed = not isinstance(self.blocks, str)
-        if not listed and self.blocks not in GROUPS:
+        if isinstance(self.blocks, str) and self.blocks not in GROUPS:
             raise MisfitError(f"blocks {self.blocks!r}", f"a list, or one of {GROUPS}")
         _require_edit("", self.edit)
         if (self.k is not None) != (self.blocks in (FIRST, LAST, WINDOWS, RANDOM)):

@@ -94,11 +94,6 @@ class Alone:
                 return settled
             at = other[:1]
             settled[at] = token[at]
-            if int(at) < self.length - 1:
-                zero = torch.zeros_like(at)
-                start = Start(zero, zero, at, token[at])
-                prefix_length = len(self.row) - self.length
-                later = decode(
-                    self.engine, cache, start, prefix_length, self.length, self.forbidden
-                )
-                settled[int(at) + 1 :] = later.token[0, int(at) + 1 :]
+            start = Start(torch.zeros_like(at), torch.zeros_like(at), at, settled[None])
+            prefix_length = len(self.row) - self.length
+            settled = decode(self.engine, cache, start, prefix_length, self.forbidden).token[0]

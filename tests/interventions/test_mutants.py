@@ -114,10 +114,10 @@ def edits_in_the_next_samples(original, branches, batch, row):
 
 
 def decoding_from_another(field):
-    """A row goes on from the sample, branch (cache and edits) or wrong token of another row."""
+    """A row goes on from the sample, branch (cache and edits) or choices of another row."""
 
     def rolled(original, engine, cache, start, *rest):
-        other = getattr(start, field).roll(1)
+        other = getattr(start, field).roll(1, 0)
         return original(engine, cache, replace(start, **{field: other}), *rest)
 
     rolled.__name__ = f"decoding_from_another_{field}"
@@ -162,7 +162,7 @@ def end_of_text_generated(original, *found):
 
 
 DECODING = (
-    *map(decoding_from_another, ("sample", "branch", "token")),
+    *map(decoding_from_another, ("sample", "branch", "tokens")),
     cache_that_forgets,
     decoding_a_position_late,
     decoding_without_edits,
