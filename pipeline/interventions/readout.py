@@ -10,7 +10,6 @@ Shapes: M positions, V vocabulary, D width.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import torch
@@ -36,8 +35,7 @@ class Choice(NamedTuple):
     margin: Tensor
 
 
-@dataclass(frozen=True)
-class Readout:
+class Readout(NamedTuple):
     """Statistics of the logits at M positions, or at positions of any other `view`.
 
     Args:
@@ -70,7 +68,7 @@ class Readout:
 
     def view(self, *shape: int) -> Readout:
         """The same at positions of this shape."""
-        return Readout(*(getattr(self, field.name).view(shape) for field in fields(self)))
+        return Readout(*(each.view(shape) for each in self))
 
 
 def read(known: Anatomy, states: Tensor, targets: Tensor, forbidden: Tensor) -> Readout:

@@ -443,19 +443,16 @@ def _site(model: Any, number: int, block: nn.Module, calls: list[_Call]) -> Site
 @torch.inference_mode(False)  # `bypassed` may keep gradients through the columns
 def _projections(block: nn.Module, source: _Call, values: Values) -> dict[str, Tap]:
     """The projections of queries, keys and values; transformers orders them so in all families."""
-    width, size = values.groups * values.size, values.size
+    width = values.groups * values.size
     columns = torch.arange(source.returned.shape[-1])
     if len(columns) == width:
         owner = block.get_submodule(source.name.rpartition(".")[0])
-        named = {QUERY: "q_proj", KEY: "k_proj"}
-        found = {where: getattr(owner, name, None) for where, name in named.items()}
+        found = {QUERY: getattr(owner, "q_proj", None), KEY: getattr(owner, "k_proj", None)}
         taps = {where: Tap(module) for where, module in found.items() if module is not None}
         return {**taps, VALUE: Tap(source.module)}
-    if values.concatenated:
-        ends = columns[: -2 * width], columns[-2 * width : -width], columns[-width:]
-    else:
-        by_group = torch.unflatten(columns, 0, (values.groups, -1))
-        ends = by_group[:, : -2 * size], by_group[:, -2 * size : -size], by_group[:, -size:]
+    groups, size = (1, width) if values.concatenated else (values.groups, values.size)
+    by_group = torch.unflatten(columns, 0, (groups, -1))
+    ends = by_group[:, : -2 * size], by_group[:, -2 * size : -size], by_group[:, -size:]
     return {
         where: Tap(source.module, columns=these.flatten())
         for where, these in zip((QUERY, KEY, VALUE), ends, strict=True)
