@@ -281,11 +281,7 @@ def with_source(intervention: Intervention, source: Source) -> Intervention:
 
 @cache
 def _loaded(edit: str, code: str) -> Rule:
-    """The edit ``edits/FILE.py:FUNCTION``, whose file is executed.
-
-    Args:
-        edit: its name.
-        code: of `own_code`, with which the file is loaded again after a change.
+    """The edit ``edits/FILE.py:FUNCTION``, whose file is executed, again where its `code` changes.
 
     Raises:
         InputError: no such file within the folder, a file that fails, or no edit of that name.

@@ -191,12 +191,7 @@ class Likelihoods(Results):
 
 
 def require_completable(model: PreTrainedModel, tokens: Tensor, suffix_length: int) -> None:
-    """Raise unless the model can complete `tokens`.
-
-    Args:
-        model: see `require_usable`.
-        tokens: (N, P+S) token ids; see `require_rows`.
-        suffix_length: S; P and S must be at least 1.
+    """Raise unless the model can complete `tokens` (N, P+S); see `require_usable`, `require_rows`.
 
     Raises:
         InputError: an unsupported model, or other tokens.

@@ -45,11 +45,7 @@ ROWS, POSITIONS = 2, 160
 
 
 def require_blocks(edit: str, blocks: Sequence[int], n_blocks: int, where: str) -> None:
-    """Raise if a model does not have the blocks, or would have no block left.
-
-    Raises:
-        InputError: names the wrong blocks and the model's.
-    """
+    """Raise if a model does not have the blocks, or would have no block left."""
     beyond = sorted(block for block in blocks if not 0 <= block < n_blocks)
     if beyond or not blocks:
         raise bad_input(
@@ -70,13 +66,8 @@ def require_blocks(edit: str, blocks: Sequence[int], n_blocks: int, where: str) 
 def write_edit(model: PreTrainedModel, edit: str, blocks: Sequence[int]) -> None:
     """Write an edit into a model's weights, and into its configuration where necessary.
 
-    The model is changed and may only be saved afterwards, since its remaining blocks keep their old
-    indices.
-
-    Args:
-        model: in evaluation mode.
-        edit: one of `EXPORTABLE`.
-        blocks: which (0-based), within the model's.
+    The edit is one of `EXPORTABLE`. The model may only be saved afterwards, since its remaining
+    blocks keep their old indices.
 
     Raises:
         InputError: the model is not supported, or its weights cannot express the edit; names the

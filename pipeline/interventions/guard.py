@@ -58,13 +58,8 @@ def prepare(
 ) -> Engine:
     """The engine for a model and interventions, once both are tested.
 
-    Args:
-        model: a stock causal language model in evaluation mode, on any device.
-        interventions: V of them.
-        calibration: (C, T) int64, for edits that need a mean.
-        journal: records what happens.
-        token_budget: as for `Engine`.
-        length: tokens that are read of the longest text.
+    Edits that need a mean take it over `calibration` (C, T) int64; `length` is the number of tokens
+    that are read of the longest text.
 
     Raises:
         InputError: the model is not supported, or lacks a block, a head or the site of an edit;

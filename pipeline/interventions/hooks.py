@@ -86,11 +86,7 @@ class Beside:
 
 
 def require_editable(known: Anatomy, interventions: Sequence[Intervention]) -> None:
-    """Raise if this model's blocks lack the site of an edit, or some of its heads or neurons.
-
-    Raises:
-        InputError: says what was found and what was expected.
-    """
+    """Raise if this model's blocks lack the site of an edit, or some of its heads or neurons."""
     for one in interventions:
         for block, edit in one.placed:
             for got, expected, remedy in _misfits(known, edit, block):
@@ -144,10 +140,7 @@ def hooked(
     *,
     fast: bool = True,
 ) -> Iterator[None]:
-    """Append and edit rows in the blocks of a model while the context lasts.
-
-    The weights are not touched; afterwards, even after an exception, the model's results are bit
-    for bit those from before.
+    """Append and edit rows in the blocks of a model while the context lasts; see `bypassed`.
 
     Args:
         known: of the model.

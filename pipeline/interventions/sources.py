@@ -55,9 +55,6 @@ def others_of(
         call: further arguments of the model.
         caches: receives the keys and values of each source; None: nothing is kept.
 
-    Returns:
-        (B, T, F) each; (1, T, F) where the source has a text of its own.
-
     Raises:
         InputError: the text of a source is too short.
     """

@@ -69,20 +69,10 @@ def look(
     token_budget: int | None = None,
     journal: Journal | None = None,
 ) -> Tokenwise:
-    """Measure samples token by token, under every intervention.
+    """Measure samples token by token, under every intervention, the baseline among them.
 
-    Args:
-        model: a stock causal language model in evaluation mode, on any device.
-        tokens: (N, P+S) int64; P and S at least 1.
-        suffix_length: S.
-        interventions: V of them, the baseline among them.
-        calibration_tokens: as for `completion.complete`.
-        token_budget: tokens at a time, counted once per branch; None: computed from the free
-            memory. It affects rounding only.
-        journal: records halved batches.
-
-    Returns:
-        On the CPU, in the order of `interventions` and `tokens`.
+    The arguments are as for `completion.complete`; the token budget affects rounding only. Results
+    are on the CPU, in the order of `interventions` and `tokens`.
 
     Raises:
         InputError: an unsupported model, or a block beyond the last.
