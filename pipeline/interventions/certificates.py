@@ -157,7 +157,9 @@ def _until(edit: Edit, block: int, one: Intervention) -> Intervention:
     """The edit of a block alone; with those of earlier blocks if it puts in the baseline."""
     if _is_of_baseline(edit):
         return replace(one, edits={b: each for b, each in one.edits.items() if b <= block})
-    return replace(one, edits={block: edit.name}, heads=edit.heads)
+    return replace(
+        one, edits={block: edit.name}, heads=edit.heads, neurons=edit.neurons, seed=edit.seed or 0
+    )
 
 
 class _Trial:
