@@ -148,10 +148,15 @@ def _batch(
     unsure = (close | forced_close).any(-1)
     if engine.in_half and unsure.any():
         cache = None  # frees its memory for float32
-        exact = _in_single(engine, batch, length, decoded, forbidden, unsure)
-        for tokens, again, these in ((token, exact[0], close), (forced, exact[1], forced_close)):
-            these = these.any(-1)
-            tokens[these] = again[these]
+        branches, samples = (unsure.any(along).nonzero()[:, 0] for along in (1, 0))
+        exact = _in_single(engine, branches, batch[samples], length, decoded[samples], forbidden)
+        at = branches[:, None], samples
+        for tokens, again, these in (
+            (token, exact.continuation, close),
+            (forced, exact.teacher_forced, forced_close),
+        ):
+            near = these[at].any(-1, keepdim=True)
+            tokens[at] = again.to(engine.device).where(near, tokens[at])
     else:
         for g, i in unsure.nonzero().tolist():
             row = Alone(engine, g, batch[i], length, forbidden)
@@ -178,20 +183,14 @@ def _batch(
 
 
 def _in_single(
-    engine: Engine, batch: Tensor, length: int, decoded: Tensor, forbidden: Tensor, unsure: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Continuations and teacher-forced choices (G, B, S) in float32, where `unsure` (G, B).
+    engine: Engine, branches: Tensor, batch: Tensor, length: int, decoded: Tensor, forbidden: Tensor
+) -> Completions:
+    """Completions of samples (B, P+S) in float32, in some branches.
 
     In half precision most rows of an edited model nearly tie somewhere, too many to decide each of
     them alone. In float32 few do, and these are.
     """
-    branches, samples = (unsure.any(along).nonzero()[:, 0] for along in (1, 0))
     single = engine.single(map(engine.trie.ending_in, branches.tolist()))
     single = replace(single, journal=Journal(halvings=engine.journal.halvings))
     with at_least_single(*engine.models):
-        made = _completed(single, batch[samples], length, decoded[samples], forbidden)
-    found = torch.full((2, *unsure.shape, length), -1, device=engine.device)
-    at = branches[:, None], samples
-    for tokens, exact in zip(found, (made.continuation, made.teacher_forced), strict=True):
-        tokens[at] = exact.to(engine.device)
-    return found[0], found[1]
+        return _completed(single, batch, length, decoded, forbidden)

@@ -89,14 +89,15 @@ def look(
 
     def work(numbers: range) -> Tokenwise:
         batch = tokens[numbers.start : numbers.stop].to(model.device)
-        moved = _Moved(engine, baseline, len(batch))
+        moved = torch.zeros(len(interventions), len(batch), 2, dtype=torch.float64)
+        see = partial(_see_moved, engine, baseline, moved)
         with at_least_single(*engine.models):
-            readout = teacher_forced(engine, batch, suffix_length, never, observer=moved)
+            readout = teacher_forced(engine, batch, suffix_length, never, observer=see)
             changes = _attention_changes(engine.known, batch[:, :-1])
         names = ("log_prob", "rank", "entropy", "margin")
         return Tokenwise(
-            moved=moved.moved.cpu(),
-            attention_change=changes.cpu(),
+            moved=moved,
+            attention_change=changes,
             greedy=readout.token.cpu()[engine.ends],
             **{name: getattr(readout, name).cpu()[engine.ends] for name in names},
         )
@@ -107,23 +108,15 @@ def look(
     return joined(in_batches(costs, budget, None, work, engine.journal))
 
 
-class _Moved:
-    """An observer of a pass, which computes `Tokenwise.moved` for a batch."""
-
-    def __init__(self, engine: Engine, baseline: int, batch: int) -> None:
-        self.trie, self.baseline = engine.trie, baseline
-        self.last = [max(one.blocks, default=-1) for one in engine.interventions]
-        self.moved = torch.zeros(len(self.last), batch, 2, dtype=torch.float64)
-
-    def __call__(self, number: int, states: Tensor) -> None:
-        """See `wavefront.Observer`."""
-        after = self.trie.carrier[number + 1]
-        unedited = states[after[self.baseline]].double()
-        size = unedited.norm(dim=-1).clamp_min(torch.finfo(torch.float64).tiny)
-        for v, last in enumerate(self.last):
-            if last == number:
-                change = (states[after[v]].double() - unedited).norm(dim=-1)
-                self.moved[v] = _first_and_others(change / size).cpu()
+def _see_moved(engine: Engine, baseline: int, moved: Tensor, number: int, states: Tensor) -> None:
+    """Write `Tokenwise.moved` of interventions that end in a block; see `wavefront.Observer`."""
+    after = engine.trie.carrier[number + 1]
+    unedited = states[after[baseline]].double()
+    size = unedited.norm(dim=-1).clamp_min(torch.finfo(torch.float64).tiny)
+    for v, one in enumerate(engine.interventions):
+        if number == max(one.blocks, default=-1):
+            change = (states[after[v]].double() - unedited).norm(dim=-1)
+            moved[v] = _first_and_others(change / size).cpu()
 
 
 def _attention_changes(known: Anatomy, tokens: Tensor) -> Tensor:
