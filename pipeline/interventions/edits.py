@@ -266,16 +266,16 @@ def with_source(intervention: Intervention, source: Source) -> Intervention:
     Raises:
         InputError: one of its edits reads no other values.
     """
-    rules = {block: rule_of(edit) for block, edit in intervention.edits.items()}
-    for rule in rules.values():
-        if rule.source is None:
+    edits = {}
+    for block, edit in intervention.edits.items():
+        if (rule := rule_of(edit)).source is None:
             raise bad_input(
                 f"intervention {intervention.name}, source: {intervention.source}",
                 f"the edit {rule.name}, which does not read here.other",
                 "an edit made by patch(), or by edit(site=…, needs=['other'])",
                 "leave out `source`, or read here.other in the function",
             )
-    edits = {block: replace(rule, source=source) for block, rule in rules.items()}
+        edits[block] = replace(rule, source=source)
     return replace(intervention, edits=edits)
 
 

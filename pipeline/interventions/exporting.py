@@ -109,9 +109,6 @@ def distance(ours: Tensor, expected: Tensor) -> float:
     return float((ours - expected).abs().max() / expected.abs().max().clamp_min(1))
 
 
-# --------------------------------------------------------------------------- skip
-
-
 def _leave_out(known: Anatomy, blocks: set[int]) -> None:
     """Delete blocks, and their entries in the per-block lists of the configuration."""
     n_blocks, config = len(known.sites), known.model.config.get_text_config()
@@ -126,9 +123,6 @@ def _leave_out(known: Anatomy, blocks: set[int]) -> None:
     if getattr(config, "attention_types", None):  # GPT-Neo spells `attention_layers` in groups
         config.attention_types = [[[kind], 1] for kind in config.attention_layers]
     config.num_hidden_layers = len(kept)
-
-
-# --------------------------------------------------------------------------- identity
 
 
 def _one_hot(known: Anatomy, sites: Sequence[Site]) -> list[tuple[nn.Parameter, Tensor]]:
@@ -244,9 +238,6 @@ def _least_lead(constant: float, frequencies: Tensor, context: int, dtype: torch
     own = scores.gather(1, queries[:, None])
     later = positions >= queries[:, None]  # itself, too
     return float((own - scores.masked_fill(later, -torch.inf)).min())
-
-
-# --------------------------------------------------------------------------- refusals
 
 
 def _require_untied(model: PreTrainedModel, edit: str, written: Sequence[nn.Parameter]) -> None:

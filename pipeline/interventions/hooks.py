@@ -299,19 +299,17 @@ class _Hooks:
     ) -> Tensor:
         """The edited values in the heads, neurons and positions of the edit, else those before."""
         if some := edit.heads or edit.neurons:
-            width = before.shape[-1]
-            chosen = torch.zeros(_parts(self.known, where), 1, dtype=torch.bool)
+            chosen = torch.zeros(_parts(self.known, where), dtype=torch.bool)
             chosen[list(some)] = True
-            chosen = chosen.expand(-1, width // len(chosen)).flatten().to(before.device)
+            chosen = chosen.repeat_interleave(before.shape[-1] // len(chosen)).to(before.device)
             made = torch.where(chosen, made, before)
         if edit.positions:
             # the last positions that are read may be the only ones computed
             at = torch.arange(self.length, device=before.device)[-before.shape[1] :]
             start = torch.as_tensor(self.beside.start, device=before.device)
             start = start.expand(self.batch or self.size)[self._samples(rows), None]
-            inside = at == start - 1 if edit.positions == LAST_TOKEN else at < start
-            inside = inside if edit.positions in (PREFIX, LAST_TOKEN) else ~inside
-            made = torch.where(inside[..., None], made, before)
+            within = {PREFIX: at < start, LAST_TOKEN: at == start - 1}
+            made = torch.where(within.get(edit.positions, at >= start)[..., None], made, before)
         return made
 
     def _samples(self, rows: Selection) -> Tensor:
