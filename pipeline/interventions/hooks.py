@@ -89,9 +89,9 @@ def require_editable(known: Anatomy, interventions: Sequence[Intervention]) -> N
     """Raise if this model's blocks lack the site of an edit, or some of its heads or neurons."""
     for one in interventions:
         for block, edit in one.placed:
-            for got, expected, remedy in _misfits(known, edit, block):
+            for misfit in _misfits(known, edit, block):
                 what = f"intervention {one.name}, on {type(known.model).__name__}"
-                raise bad_input(what, got, expected, remedy)
+                raise bad_input(what, *misfit)
 
 
 def _misfits(known: Anatomy, edit: Edit, block: int) -> Iterator[tuple[str, str, str]]:

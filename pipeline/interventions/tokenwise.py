@@ -84,7 +84,7 @@ def look(
         raise ValueError("no intervention without edits: displacement is measured from it")
     calibration = tokens if calibration_tokens is None else calibration_tokens
     engine = prepare(model, interventions, calibration, journal, token_budget, tokens.shape[1] - 1)
-    engine = replace(engine, in_single=torch.finfo(model.dtype).bits < 32)
+    engine = replace(engine, in_single=engine.in_half)
     never = torch.empty(0, dtype=torch.int64, device=model.device)
 
     def work(numbers: range) -> Tokenwise:
