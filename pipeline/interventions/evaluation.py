@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
+from importlib import import_module
 from inspect import signature
 from numbers import Integral
 from threading import Lock, RLock
@@ -90,8 +91,7 @@ class Results:
 
     def _rows(self, item: str, first: Sequence[str], names: Sequence[str]) -> Any:
         """A polars frame: a row for each intervention and item; tensors (V, items, S) as lists."""
-        import polars  # only for this: the engine runs without it
-
+        polars = import_module("polars")  # only for this: the engine runs without it
         tensors = {name: getattr(self, name) for name in first} | self.tensors()
         count = next(iter(tensors.values())).shape[1]
         rows: dict[str, Any] = {

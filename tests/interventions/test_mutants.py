@@ -5,6 +5,7 @@ from functools import cache, partial
 from itertools import product
 
 import pytest
+import torch
 
 from pipeline.interventions import caches, complete, decoding, readout, score, scoring, wavefront
 from pipeline.interventions.hooks import BlockRows
@@ -114,14 +115,25 @@ def edits_in_the_next_samples(original, branches, batch, row):
 
 
 def decoding_from_another(field):
-    """A row goes on from the sample, branch (cache and edits) or choices of another row."""
+    """A row goes on from the sample or branch (cache and edits) of another row."""
 
     def rolled(original, engine, cache, start, *rest):
-        other = getattr(start, field).roll(1, 0)
+        other = getattr(start, field).roll(1)
         return original(engine, cache, replace(start, **{field: other}), *rest)
 
     rolled.__name__ = f"decoding_from_another_{field}"
     return instead_of(decoding, "decode")(rolled)
+
+
+@instead_of(decoding, "decode")
+def decoding_from_another_token(original, engine, cache, start, *rest):
+    """A row goes on from the wrong token of another row, and does not tell."""
+    at = torch.arange(len(start.tokens)), start.mismatch
+    tokens = start.tokens.clone()
+    tokens[at] = tokens[at].roll(1)
+    made = original(engine, cache, replace(start, tokens=tokens), *rest)
+    made.token[at] = start.tokens[at]
+    return made
 
 
 @instead_of(caches.SideBySide, "update")
@@ -162,7 +174,8 @@ def end_of_text_generated(original, *found):
 
 
 DECODING = (
-    *map(decoding_from_another, ("sample", "branch", "tokens")),
+    *map(decoding_from_another, ("sample", "branch")),
+    decoding_from_another_token,
     cache_that_forgets,
     decoding_a_position_late,
     decoding_without_edits,
