@@ -16,11 +16,7 @@ class Beam:
     """Prefixes that were read under all interventions, and the rows that continue them.
 
     At first there is a row for every branch and prefix; row g B + b has read prefix b in branch g.
-
-    Args:
-        engine: the model and the interventions.
-        prefixes: (B, P) int64, on the model's device.
-        room: tokens that may be read after a prefix.
+    The prefixes (B, P) lie on the model's device; up to `room` tokens may be read after them.
 
     Attributes:
         states: (R, D), the input of the head after the last token of each row.
@@ -43,9 +39,7 @@ class Beam:
     def advance(self, parents: Tensor, tokens: Tensor) -> None:
         """Replace the rows by continuations of some of them, one token longer.
 
-        Args:
-            parents: (R',) int64, the row that each new row continues; any may occur repeatedly.
-            tokens: (R',) int64, the token that each reads next.
+        A new row continues one of `parents` (R',), which may repeat, by one of `tokens` (R',).
         """
         engine, rows = self.engine, self._rows
         self._paths = [self._paths[parent] for parent in parents.tolist()]
@@ -53,9 +47,9 @@ class Beam:
         blocks = []
         for block, step in enumerate(engine.trie.steps):
             rows.buffers[block] = [each[parents] for each in rows.buffers[block]]
-            edits = by_edit(step.edits[path[block]] for path in self._paths)
-            listed = {edit: torch.tensor(of, device=tokens.device) for edit, of in edits.items()}
-            blocks.append(BlockRows(edits={**listed}))
+            blocks.append(BlockRows())
+            for edit, of in by_edit(step.edits[path[block]] for path in self._paths).items():
+                blocks[block].edits[edit] = torch.tensor(of, device=tokens.device)
         with hooked(engine.known, blocks, beside=Beside(engine.means)):
             read = engine.known.body(
                 input_ids=tokens[:, None], past_key_values=rows, use_cache=True

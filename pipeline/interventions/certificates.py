@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -30,7 +31,6 @@ from pipeline.interventions.interventions import (
     PREFIX,
     Edit,
     Intervention,
-    edit_name,
     is_own,
 )
 from pipeline.interventions.sources import others_of
@@ -100,16 +100,16 @@ def certify(engine: Engine) -> None:
     sites, held = _HELD.get(known.model, (None, {}))
     if sites is not known.sites:
         held = {}
-    wanted: _Wanted = {}
+    built_in: _Wanted = {}
+    own: dict[_Key, _Wanted] = {}
     for one in engine.interventions:
         for block, edit in one.placed:
             if (key := _key(edit)) not in held:
+                wanted = own.setdefault(key, {}) if is_own(edit.name) else built_in
                 wanted.setdefault(key, (edit, []))[1].append((block, one))
-    own = {key: found for key, found in wanted.items() if is_own(found[0].name)}
-    together = {key: found for key, found in wanted.items() if key not in own}
-    for some in ([together] if together else []) + [{key: found} for key, found in own.items()]:
-        with torch.inference_mode(), at_least_single(known.model):
-            held |= _tried(engine, some)
+    with torch.inference_mode(), at_least_single(known.model):
+        for wanted in filter(None, (built_in, *own.values())):
+            held |= _tried(engine, wanted)
     _HELD[known.model] = known.sites, held
 
 
@@ -126,23 +126,17 @@ def _scope(edit: Edit) -> str:
 
 def _tried(engine: Engine, wanted: _Wanted) -> dict[_Key, Certificate]:
     """The certificates of some edits, tried together."""
-    cases = [
-        (key, edit, block, one)
-        for key, (edit, used) in wanted.items()
-        for block, one in _places(edit, used)
-    ]
-    listed = [_until(edit, block, one) for _, edit, block, one in cases]
-    trial = _Trial(replace(engine, interventions=[BASELINE, *listed]))
-    found: dict[_Key, list[tuple[int, float, float]]] = {}
-    for number, (key, edit, block, _) in enumerate(cases, 1):
-        found.setdefault(key, []).append((block, *trial.of(number, edit, block)))
+    places = {key: _places(edit, used) for key, (edit, used) in wanted.items()}
+    listed = [_until(wanted[key][0], *place) for key, some in places.items() for place in some]
+    trial, number = _Trial(replace(engine, interventions=[BASELINE, *listed])), count(1)
     made: dict[_Key, Certificate] = {}
-    for key, results in found.items():
-        edit, (blocks, changes, differences) = wanted[key][0], zip(*results, strict=True)
-        if is_own(edit.name) and max(changes) == 0:
+    for key, (edit, _) in wanted.items():
+        blocks = tuple(block for block, _ in places[key])
+        results = [trial.of(next(number), edit, block) for block in blocks]
+        change, difference = map(max, zip(*results, strict=True))
+        if is_own(edit.name) and change == 0:
             raise _refusal(engine.known, edit, blocks, "effect", "no value changes")
-        name, scope = edit_name(edit.name), _scope(edit)
-        made[key] = Certificate(name, scope, blocks, max(changes), max(differences))
+        made[key] = Certificate(str(edit.name), _scope(edit), blocks, change, difference)
     return made
 
 
@@ -164,21 +158,12 @@ def _until(edit: Edit, block: int, one: Intervention) -> Intervention:
     if _is_of_baseline(edit):
         return replace(one, edits={b: each for b, each in one.edits.items() if b <= block})
     return replace(
-        one,
-        edits={block: edit.name},
-        heads=edit.heads,
-        seed=edit.seed or 0,
-        neurons=edit.neurons,
-        positions=edit.positions,
+        one, edits={block: edit.name}, heads=edit.heads, neurons=edit.neurons, seed=edit.seed or 0
     )
 
 
 class _Trial:
-    """The engine's states for some edits, and the checks that compare them.
-
-    Args:
-        engine: of the baseline and the edits.
-    """
+    """The states of an engine of the baseline and some edits, and the checks that compare them."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.known = engine, engine.known
@@ -203,9 +188,6 @@ class _Trial:
 
         Returns:
             The largest change at the site, and the largest relative difference from the plain loop.
-
-        Raises:
-            InputError: a check failed.
         """
         ours, one = self.whole[number], self.engine.interventions[number]
         before = [_Plain(self.engine, each, b) for b, each in one.placed[:-1]]
@@ -240,13 +222,13 @@ class _Trial:
 
     def _watch(self, plain: _Plain) -> None:
         """Raise if a function keeps a tensor, changes the gradient mode, or changes the model."""
-        made: list[ref[Tensor]] = []
+        plain.made.clear()
         with torch.set_grad_enabled(True):
-            plain.read(self.tokens, made=made)
+            plain.read(self.tokens)
             if not torch.is_grad_enabled():
                 raise plain.refusal("model", "gradients that are off")
         self._require_unchanged(plain)
-        if kept := sum(each() is not None for each in made):
+        if kept := sum(each() is not None for each in plain.made):
             raise plain.refusal("memory", f"{kept} tensors that are kept")
 
     def _engine(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -276,11 +258,7 @@ class _Trial:
 class _Plain:
     """One forward of the stock model with one hook that calls an edit's function.
 
-    Args:
-        engine: the model, means and sources.
-        edit: tried.
-        block: where.
-        earlier: edits of earlier blocks, made with it.
+    Edits of earlier blocks may be made with it.
     """
 
     def __init__(
@@ -294,20 +272,14 @@ class _Plain:
         self.others: Tensor | None = None
         self.given: dict[str, Tensor] = {}
         self.first = 0  # position of the first token of a call
-        self.made: list[ref[Tensor]] | None = None
+        self.made: list[ref[Tensor]] = []  # the tensors that the function is given and makes
 
     def refusal(self, check: str, got: str) -> InputError:
         """The error for a failed check."""
         return _refusal(self.known, self.edit, (self.block,), check, got)
 
-    def read(
-        self, tokens: Tensor, call: Any = None, made: list[ref[Tensor]] | None = None
-    ) -> Tensor:
-        """The head's input (B, T, D); `states` are those after the blocks before this one.
-
-        `made` receives the tensors that the function is given and makes.
-        """
-        self.made = made
+    def read(self, tokens: Tensor, call: Any = None) -> Tensor:
+        """The head's input (B, T, D); `states` are those after the blocks before this one."""
         with self._reading(tokens, call or {}), _states(self.known) as states:
             last: Tensor = self.known.body(input_ids=tokens, use_cache=False, **(call or {}))[0]
         self.states = states[: self.all[0].block]
@@ -316,7 +288,6 @@ class _Plain:
     def steps(self, tokens: Tensor) -> Tensor:
         """The same, the last token read on the keys and values of those before it."""
         cache, made = DynamicCache(config=self.known.model.config), []
-        self.made = None
         with self._reading(tokens, {}):
             for part in (tokens[:, :-1], tokens[:, -1:]):
                 made.append(
@@ -341,8 +312,8 @@ class _Plain:
 
     def _look_at_sources(self, tokens: Tensor, call: Any) -> None:
         if (source := self.rule.source) is not None and OTHER in self.rule.needs:
-            places = {source: {(self.block, self.where)}}
-            found = others_of(self.engine.sources, places, tokens, call, None)
+            places = {source: (self.engine.sources[source], {(self.block, self.where)})}
+            found = others_of(places, tokens, call, None)
             self.others = found[source, self.block, self.where].expand(len(tokens), -1, -1)
 
     def _hooks(self) -> Iterator[RemovableHandle]:
@@ -372,12 +343,9 @@ class _Plain:
         if self.others is not None:
             given[OTHER] = self.others[:, self.first : self.first + length].to(now)
         here = Here(now.clone(), site.project, edit, self.known.n_heads, given)
-        if self.made is None:
+        self.made.append(ref(here.now))
+        with _Watching(self.made):
             made = self.rule(here)
-        else:
-            self.made.append(ref(here.now))
-            with _Watching(self.made):
-                made = self.rule(here)
         del here
         kept, size = now.clone(), site.values.size if edit.heads else 1
         parts = [slice(n * size, (n + 1) * size) for n in edit.heads or edit.neurons or ()]
@@ -428,7 +396,7 @@ def _refusal(known: Anatomy, edit: Edit, blocks: Sequence[int], check: str, got:
     limits = f", limited to {_scope(edit)}" if _scope(edit) else ""
     where = ", ".join(map(str, blocks))
     return bad_input(
-        f"the edit {edit_name(edit.name)} of block {where}{limits}, tried on random tokens on "
+        f"the edit {edit.name} of block {where}{limits}, tried on random tokens on "
         f"{type(known.model).__name__}: {check}",
         got,
         CHECKS[check],

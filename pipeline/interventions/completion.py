@@ -19,7 +19,6 @@ from pipeline.interventions.evaluation import (
     forbidden_tokens,
     one_at_a_time,
     require_completable,
-    require_rows,
     silent,
 )
 from pipeline.interventions.guard import prepare
@@ -77,9 +76,8 @@ def complete(
         ValueError: the model is in training mode, P or S would be 0, or `decode` is not of N.
     """
     require_completable(model, tokens, suffix_length)
-    if calibration_tokens is not None:
-        require_rows(model, calibration_tokens, "the calibration tokens")
-    decoded = torch.tensor([decode] * len(tokens) if isinstance(decode, bool) else list(decode))
+    each = [decode] * len(tokens) if isinstance(decode, bool) else list(decode)
+    decoded = torch.tensor(each, dtype=torch.bool)
     if len(decoded) != len(tokens):
         raise ValueError(f"decode of {len(decoded)} samples; expected {len(tokens)}")
     calibration = tokens if calibration_tokens is None else calibration_tokens
@@ -87,7 +85,7 @@ def complete(
     never = forbidden_tokens(model)
 
     def completed(engine: Engine, numbers: Sequence[int], progress: Progress) -> Completions:
-        some, of = tokens[numbers], decoded.bool()[numbers]
+        some, of = tokens[numbers], decoded[numbers]
         return _completed(engine, some, suffix_length, of, never, batch_size, progress)
 
     def row(results: Completions, v: int, n: int) -> Tensor:
@@ -139,13 +137,10 @@ def _batch(
     branch, sample = ((mismatch < length - 1) & decoded).nonzero().unbind(1)
     if len(branch) and cache is not None:
         first, order = mismatch[branch, sample].sort(stable=True)
-        branch, sample = branch[order], sample[order]
-        start = decoding.Start(branch, sample, first, token[branch, sample, first])
-        prefix_length = batch.shape[1] - length
-        later = decoding.decode(engine, cache, start, prefix_length, length, forbidden)
-        fresh = beyond[branch, sample]
-        token[branch, sample] = later.token.where(fresh, token[branch, sample])
-        margin[branch, sample] = later.margin.where(fresh, margin[branch, sample])
+        rows = branch[order], sample[order]
+        start = decoding.Start(*rows, first, token[rows])
+        later = decoding.decode(engine, cache, start, batch.shape[1] - length, forbidden)
+        token[rows], margin[rows] = later.token, margin[rows].minimum(later.margin)
 
     # near ties are decided again in place
     forced, before = readout.token, token.clone()
@@ -153,10 +148,15 @@ def _batch(
     unsure = (close | forced_close).any(-1)
     if engine.in_half and unsure.any():
         cache = None  # frees its memory for float32
-        exact = _in_single(engine, batch, length, decoded, forbidden, unsure)
-        for tokens, again, these in ((token, exact[0], close), (forced, exact[1], forced_close)):
-            these = these.any(-1)
-            tokens[these] = again[these]
+        branches, samples = (unsure.any(along).nonzero()[:, 0] for along in (1, 0))
+        exact = _in_single(engine, branches, batch[samples], length, decoded[samples], forbidden)
+        at = branches[:, None], samples
+        for tokens, again, these in (
+            (token, exact.continuation, close),
+            (forced, exact.teacher_forced, forced_close),
+        ):
+            near = these[at].any(-1, keepdim=True)
+            tokens[at] = again.to(engine.device).where(near, tokens[at])
     else:
         for g, i in unsure.nonzero().tolist():
             row = Alone(engine, g, batch[i], length, forbidden)
@@ -183,20 +183,14 @@ def _batch(
 
 
 def _in_single(
-    engine: Engine, batch: Tensor, length: int, decoded: Tensor, forbidden: Tensor, unsure: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Continuations and teacher-forced choices (G, B, S) in float32, where `unsure` (G, B).
+    engine: Engine, branches: Tensor, batch: Tensor, length: int, decoded: Tensor, forbidden: Tensor
+) -> Completions:
+    """Completions of samples (B, P+S) in float32, in some branches.
 
     In half precision most rows of an edited model nearly tie somewhere, too many to decide each of
     them alone. In float32 few do, and these are.
     """
-    branches, samples = (unsure.any(along).nonzero()[:, 0] for along in (1, 0))
     single = engine.single(map(engine.trie.ending_in, branches.tolist()))
     single = replace(single, journal=Journal(halvings=engine.journal.halvings))
     with at_least_single(*engine.models):
-        made = _completed(single, batch[samples], length, decoded[samples], forbidden)
-    found = torch.full((2, *unsure.shape, length), -1, device=engine.device)
-    at = branches[:, None], samples
-    for tokens, exact in zip(found, (made.continuation, made.teacher_forced), strict=True):
-        tokens[at] = exact.to(engine.device)
-    return found[0], found[1]
+        return _completed(single, batch, length, decoded, forbidden)

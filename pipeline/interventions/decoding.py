@@ -40,23 +40,18 @@ class Start:
     Args:
         branch: (n,) int64, the branch each row ends in.
         sample: (n,) int64, its sample within the batch.
-        mismatch: (n,) int64, index into the suffix of its first wrong choice, ascending, below S-1.
-        token: (n,) int64, that choice.
+        mismatch: (n,) int64, index into the suffix of its first wrong choice, ascending.
+        tokens: (n, S) int64, its choices up to that one; the others are written.
     """
 
     branch: Tensor
     sample: Tensor
     mismatch: Tensor
-    token: Tensor
+    tokens: Tensor
 
 
 def decode(
-    engine: Engine,
-    cache: Kept,
-    start: Start,
-    prefix_length: int,
-    suffix_length: int,
-    forbidden: Tensor,
+    engine: Engine, cache: Kept, start: Start, prefix_length: int, forbidden: Tensor
 ) -> Choice:
     """Generate greedily from where the rows went wrong to the end of the suffix.
 
@@ -66,33 +61,26 @@ def decode(
             emptied: a block's entries are freed once they are copied to the rows.
         start: n rows, at least one.
         prefix_length: P.
-        suffix_length: S.
         forbidden: (E,) int64, ids that are never generated.
 
     Returns:
-        The choices (n, S), from index mismatch + 1 on; before it, token 0 and margin infinity.
+        The choices (n, S); up to index `mismatch` margins are infinite.
     """
-    known, trie, count, device = engine.known, engine.trie, len(start.token), start.token.device
-    tokens = start.token.new_zeros((count, suffix_length))
-    margins = torch.full((count, suffix_length), torch.inf, device=device)
-    tokens[torch.arange(count, device=device), start.mismatch] = start.token
+    known, trie, tokens, device = engine.known, engine.trie, start.tokens, start.tokens.device
+    suffix_length = tokens.shape[1]
+    margins = torch.full(tokens.shape, torch.inf, device=device)
     joins = start.mismatch.tolist()
     paths = torch.tensor([trie.path(g) for g in range(trie.branches)], device=device)[start.branch]
-    rows = SideBySide()
-    edited: list[dict[Edit, list[int]]] = []
-    for number, step in enumerate(trie.steps):
+    rows, blocks = SideBySide(), [BlockRows() for _ in trie.steps]
+    edited: list[tuple[BlockRows, Edit, list[int], Tensor]] = []
+    for number, (step, block) in enumerate(zip(trie.steps, blocks, strict=True)):
         branch = paths[:, number]
         # no room for the position after the last one that the pass read: it is only predicted
         rows.buffers.append(cache.of_rows(number, trie, branch, start.sample))
-        edited.append(by_edit(step.edits[g] for g in branch.tolist()))
-    everywhere = [
-        {edit: torch.tensor(listed, device=device) for edit, listed in edits.items()}
-        for edits in edited
-    ]
-    blocks = [BlockRows(edits={**edits}) for edits in everywhere]
-    beneath = Beneath(
-        engine.sources, engine.places, cache, start.sample, prefix_length + suffix_length - 1
-    )
+        for edit, listed in by_edit(step.edits[g] for g in branch.tolist()).items():
+            block.edits[edit] = of_all = torch.tensor(listed, device=device)
+            edited.append((block, edit, listed, of_all))
+    beneath = Beneath(engine.places, cache, start.sample, prefix_length + suffix_length - 1)
     beside = Beside(engine.means)
 
     def editing(now: bool) -> AbstractContextManager[None]:
@@ -102,9 +90,8 @@ def decode(
     with editing(not patched):
         for index in range(joins[0], suffix_length - 1):
             rows.active, rows.position = bisect_left(joins, index + 1), prefix_length + index
-            for block, edits, of_all in zip(blocks, edited, everywhere, strict=True):
-                for edit, listed in edits.items():
-                    block.edits[edit] = of_all[edit][: bisect_left(listed, rows.active)]
+            for block, edit, listed, of_all in edited:
+                block.edits[edit] = of_all[: bisect_left(listed, rows.active)]
             active = tokens[: rows.active]
             read = active[:, index, None]
             beside.others = beneath.others(read, rows.position)

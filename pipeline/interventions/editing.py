@@ -47,7 +47,8 @@ def bypassed(
         )
     with lock_of(model):
         known = prepare(model, [what]).known
-        edits = [what.at(block) for block in range(len(known.sites))]
-        rows = [BlockRows(edits={edit: slice(None)} if edit else {}) for edit in edits]
+        rows = [BlockRows() for _ in known.sites]
+        for block, edit in what.placed:
+            rows[block].edits[edit] = slice(None)
         with hooked(known, rows, fast=False):
             yield model

@@ -229,12 +229,11 @@ def noise(here: Here) -> Tensor:
     return here.now + change[..., order] * signs
 
 
-_AT_MLP = {"mlp-zero": zero, "mlp-mean": mean}
-
 RULES: Mapping[str, Rule] = {
     **{rule.name: rule for rule in (identity, zero, mean, skip, noise)},
     "heads": replace(identity, name="heads"),  # the identity, only in the edit's heads
-    **{name: replace(rule, name=name, site=MLP) for name, rule in _AT_MLP.items()},
+    "mlp-zero": replace(zero, name="mlp-zero", site=MLP),
+    "mlp-mean": replace(mean, name="mlp-mean", site=MLP),
 }
 """Edit -> its rule."""
 
@@ -267,26 +266,22 @@ def with_source(intervention: Intervention, source: Source) -> Intervention:
     Raises:
         InputError: one of its edits reads no other values.
     """
-    rules = {block: rule_of(edit) for block, edit in intervention.edits.items()}
-    for rule in rules.values():
-        if rule.source is None:
+    edits = {}
+    for block, edit in intervention.edits.items():
+        if (rule := rule_of(edit)).source is None:
             raise bad_input(
                 f"intervention {intervention.name}, source: {intervention.source}",
                 f"the edit {rule.name}, which does not read here.other",
                 "an edit made by patch(), or by edit(site=…, needs=['other'])",
                 "leave out `source`, or read here.other in the function",
             )
-    edits = {block: replace(rule, source=source) for block, rule in rules.items()}
+        edits[block] = replace(rule, source=source)
     return replace(intervention, edits=edits)
 
 
 @cache
 def _loaded(edit: str, code: str) -> Rule:
-    """The edit ``edits/FILE.py:FUNCTION``, whose file is executed.
-
-    Args:
-        edit: its name.
-        code: of `own_code`, with which the file is loaded again after a change.
+    """The edit ``edits/FILE.py:FUNCTION``, whose file is executed, again where its `code` changes.
 
     Raises:
         InputError: no such file within the folder, a file that fails, or no edit of that name.

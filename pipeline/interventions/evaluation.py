@@ -94,21 +94,13 @@ class Results:
         polars = import_module("polars")  # only for this: the engine runs without it
         tensors = {name: getattr(self, name) for name in first} | self.tensors()
         count = next(iter(tensors.values())).shape[1]
-        columns = {
-            name: polars.Series(values=tensor.flatten(0, 1).numpy())
-            for name, tensor in tensors.items()
+        rows: dict[str, Any] = {
+            "intervention": [name for name in names for _ in range(count)],
+            item: [*range(count)] * len(names),
         }
-        frame = polars.DataFrame(
-            {
-                "intervention": [name for name in names for _ in range(count)],
-                item: [*range(count)] * len(names),
-                **columns,
-            }
-        )
-        return frame.with_columns(
-            polars.col(name).arr.to_list()
-            for name, each in columns.items()
-            if each.dtype.is_nested()
+        rows |= {name: tensor.flatten(0, 1).numpy() for name, tensor in tensors.items()}
+        return polars.DataFrame(rows).with_columns(
+            polars.col(name).arr.to_list() for name, tensor in tensors.items() if tensor.ndim > 2
         )
 
 
@@ -199,16 +191,10 @@ class Likelihoods(Results):
 
 
 def require_completable(model: PreTrainedModel, tokens: Tensor, suffix_length: int) -> None:
-    """Raise unless the model can complete `tokens`.
-
-    Args:
-        model: must be a stock one, in evaluation mode.
-        tokens: (N, P+S) token ids; N at least 1.
-        suffix_length: S; P and S must be at least 1.
+    """Raise unless the model can complete `tokens` (N, P+S); see `require_usable`, `require_rows`.
 
     Raises:
-        InputError: an unsupported model; or tokens of another shape or type, outside of the
-            vocabulary, or beyond the context.
+        InputError: an unsupported model, or other tokens.
         ValueError: the model is in training mode, or P or S would be 0.
     """
     require_usable(model)
@@ -221,15 +207,10 @@ def require_completable(model: PreTrainedModel, tokens: Tensor, suffix_length: i
 
 
 def require_rows(model: PreTrainedModel, tokens: Tensor, what: str) -> None:
-    """Raise unless `tokens` is a tensor (N, T) of token ids that the model can read.
+    """Raise unless `tokens`, named `what` in errors, are token ids that the model can read.
 
-    Args:
-        model: its context may be T - 1, since the last token of a sample is not read.
-        tokens: N and T at least 1.
-        what: names them in errors.
-
-    Raises:
-        InputError: it is not.
+    They are (N, T), N and T at least 1. The context may be T - 1, since the last token of a sample
+    is not read.
     """
     vocabulary = model.config.get_text_config().vocab_size
     kind = getattr(tokens, "dtype", type(tokens).__name__)
@@ -258,11 +239,6 @@ def require_rows(model: PreTrainedModel, tokens: Tensor, what: str) -> None:
 def require_scorable(model: PreTrainedModel, requests: Sequence[Request], max_length: int) -> None:
     """Raise unless the model can score `requests`.
 
-    Args:
-        model: see `require_usable`.
-        requests: R of them.
-        max_length: positions that the model may see.
-
     Raises:
         InputError: a request with an empty side, a continuation longer than `max_length`, or what
             is no token id.
@@ -270,15 +246,14 @@ def require_scorable(model: PreTrainedModel, requests: Sequence[Request], max_le
     vocabulary = model.config.get_text_config().vocab_size
     problems = []
     for r, (context, continuation) in enumerate(requests):
-        got = f"{len(context)} tokens of context, {len(continuation)} of continuation"
-        if len(context) and 1 <= len(continuation) <= max_length:
-            ids = [*context, *continuation]
-            odd = next(
-                (x for x in ids if not isinstance(x, Integral) or not 0 <= x < vocabulary), None
-            )
-            if odd is None:
-                continue
-            got = f"{shorten(odd)} among its tokens"
+        ids = [*context, *continuation]
+        odd = [x for x in ids if not isinstance(x, Integral) or not 0 <= x < vocabulary]
+        if not (len(context) and 1 <= len(continuation) <= max_length):
+            got = f"{len(context)} tokens of context, {len(continuation)} of continuation"
+        elif odd:
+            got = f"{shorten(odd[0])} among its tokens"
+        else:
+            continue
         problems.append(
             Problem(
                 what=f"request {r}",

@@ -25,7 +25,7 @@ from pipeline.interventions.guard import proven
 from pipeline.interventions.hooks import require_editable
 from pipeline.interventions.interventions import IDENTITY, Intervention
 from pipeline.models.context import context_length
-from pipeline.models.sites import KEY, QUERY, Anatomy, Site
+from pipeline.models.sites import KEY, QUERY, Anatomy, Site, random_tokens
 from pipeline.workflow.errors import InputError, bad_input, shorten
 
 EXPORTABLE = ("zero", "mlp-zero", "skip", IDENTITY)
@@ -45,11 +45,7 @@ ROWS, POSITIONS = 2, 160
 
 
 def require_blocks(edit: str, blocks: Sequence[int], n_blocks: int, where: str) -> None:
-    """Raise if a model does not have the blocks, or would have no block left.
-
-    Raises:
-        InputError: names the wrong blocks and the model's.
-    """
+    """Raise if a model does not have the blocks, or would have no block left."""
     beyond = sorted(block for block in blocks if not 0 <= block < n_blocks)
     if beyond or not blocks:
         raise bad_input(
@@ -70,13 +66,8 @@ def require_blocks(edit: str, blocks: Sequence[int], n_blocks: int, where: str) 
 def write_edit(model: PreTrainedModel, edit: str, blocks: Sequence[int]) -> None:
     """Write an edit into a model's weights, and into its configuration where necessary.
 
-    The model is changed and may only be saved afterwards, since its remaining blocks keep their old
-    indices.
-
-    Args:
-        model: in evaluation mode.
-        edit: one of `EXPORTABLE`.
-        blocks: which (0-based), within the model's.
+    The edit is one of `EXPORTABLE`. The model may only be saved afterwards, since its remaining
+    blocks keep their old indices.
 
     Raises:
         InputError: the model is not supported, or its weights cannot express the edit; names the
@@ -101,10 +92,7 @@ def write_edit(model: PreTrainedModel, edit: str, blocks: Sequence[int]) -> None
 
 def tokens_to_compare(model: PreTrainedModel) -> Tensor:
     """Random tokens (`ROWS`, T), T at most `POSITIONS` and the context."""
-    length = min(POSITIONS, context_length(model.config))
-    generator = torch.Generator().manual_seed(0)
-    vocabulary = model.config.get_text_config().vocab_size
-    return torch.randint(vocabulary, (ROWS, length), generator=generator)
+    return random_tokens(model, ROWS, min(POSITIONS, context_length(model.config)))
 
 
 @torch.inference_mode()
@@ -121,46 +109,35 @@ def distance(ours: Tensor, expected: Tensor) -> float:
     return float((ours - expected).abs().max() / expected.abs().max().clamp_min(1))
 
 
-# --------------------------------------------------------------------------- skip
-
-
 def _leave_out(known: Anatomy, blocks: set[int]) -> None:
     """Delete blocks, and their entries in the per-block lists of the configuration."""
     n_blocks, config = len(known.sites), known.model.config.get_text_config()
     kept = [block for block in range(n_blocks) if block not in blocks]
     for body in known.model.modules():
         for name, child in list(body.named_children()):
-            if isinstance(child, nn.ModuleList) and known.sites[0].block in list(child):
+            if isinstance(child, nn.ModuleList) and known.sites[0].block in child:
                 setattr(body, name, nn.ModuleList(child[block] for block in kept))
-    lists = {
-        name: value
-        for name, value in vars(config).items()
-        if isinstance(value, (list, tuple)) and len(value) == n_blocks
-    }
-    for name, value in lists.items():
-        setattr(config, name, [value[block] for block in kept])
+    for name, value in [*vars(config).items()]:
+        if isinstance(value, (list, tuple)) and len(value) == n_blocks:
+            setattr(config, name, [value[block] for block in kept])
     if getattr(config, "attention_types", None):  # GPT-Neo spells `attention_layers` in groups
         config.attention_types = [[[kind], 1] for kind in config.attention_layers]
     config.num_hidden_layers = len(kept)
 
 
-# --------------------------------------------------------------------------- identity
-
-
 def _one_hot(known: Anatomy, sites: Sequence[Site]) -> list[tuple[nn.Parameter, Tensor]]:
     """Weights of queries and keys, with values that make the softmax one-hot on the token."""
     rotary = _rotary(known)
-    attention = [_owner(known.model, site.source) for site in sites]
-    if not all(p.bias is not None for p, _ in _projections(known, sites[0], attention[0])):
-        _add_biases(known, sites[0], attention[0])
-    constant = _constant(known, rotary, attention[0])
-    turned = 2 * len(rotary.inv_freq)
+    projections = [_projections(known, site) for site in sites]
+    modules = [module for module, _ in projections[0]]
+    if any(module.bias is None for module in modules):
+        _add_biases(known, modules)
+    size, turned = sites[0].values.size, 2 * len(rotary.inv_freq)
+    pattern = torch.zeros(size)
+    pattern[:turned] = _constant(known, rotary, _owner(known.model, sites[0].source))
     written = []
-    for site, owner in zip(sites, attention, strict=True):
-        size = site.values.size
-        pattern = torch.zeros(size)
-        pattern[:turned] = constant
-        for projection, rows in _projections(known, site, owner):
+    for of_site in projections:
+        for projection, rows in of_site:
             weight, bias = projection.weight.detach().clone(), projection.bias.detach().clone()
             weight[rows] = 0
             bias[rows] = pattern.repeat(len(rows) // size).to(bias)
@@ -182,12 +159,13 @@ def _rotary(known: Anatomy) -> Any:
     return rotary[0]
 
 
-def _projections(known: Anatomy, site: Site, owner: nn.Module) -> list[tuple[Any, Tensor]]:
+def _projections(known: Anatomy, site: Site) -> list[tuple[Any, Tensor]]:
     """The modules that compute queries and keys, each with the rows for these."""
     source, parts = site.source, dict[nn.Module, list[Tensor]]()
     if not isinstance(source, nn.Linear):
         raise _refusal(known, f"queries and keys from a {type(source).__name__}")
-    if any("norm" in name and name[0] in "qk" for name, _ in owner.named_children()):
+    children = _owner(known.model, source).named_children()
+    if any("norm" in name and name[0] in "qk" for name, _ in children):
         raise _refusal(known, "norms between the projections and the scores, which scale biases")
     for where in (QUERY, KEY):
         tap = site.tap(where)
@@ -203,25 +181,21 @@ def _owner(model: nn.Module, source: nn.Module) -> nn.Module:
     return next(m for m in model.modules() if any(child is source for child in m.children()))
 
 
-def _add_biases(known: Anatomy, site: Site, owner: nn.Module) -> None:
-    """Add the biases that the configuration leaves out, as zeros."""
+def _add_biases(known: Anatomy, modules: Sequence[nn.Module]) -> None:
+    """Add the biases that the configuration leaves out, as zeros, those of `modules` among them."""
     model, config = known.model, known.model.config
     own = {name for name, _ in model.named_parameters()}
-    prefixes = [
-        f"{name}.bias"
-        for name, module in model.named_modules()
-        if any(module is projection for projection, _ in _projections(known, site, owner))
-    ]
+    needed = {f"{name}.bias" for name, module in model.named_modules() if module in modules}
     for flag in [name for name, value in vars(config).items() if "bias" in name and value is False]:
         changed = copy.deepcopy(config)
         setattr(changed, flag, True)
         with torch.device("meta"):
             other = dict(type(model)(changed).named_parameters())
-        added = {name: other[name] for name in set(other) - own}
-        if set(prefixes) <= set(added) and all(name.endswith(".bias") for name in added):
-            for name, parameter in added.items():
+        added = set(other) - own
+        if needed <= added and all(name.endswith(".bias") for name in added):
+            for name in added:
                 place, _, last = name.rpartition(".")
-                zeros = torch.zeros(parameter.shape, dtype=model.dtype, device=model.device)
+                zeros = torch.zeros(other[name].shape, dtype=model.dtype, device=model.device)
                 setattr(model.get_submodule(place), last, nn.Parameter(zeros))
             setattr(config, flag, True)
             return
@@ -264,9 +238,6 @@ def _least_lead(constant: float, frequencies: Tensor, context: int, dtype: torch
     own = scores.gather(1, queries[:, None])
     later = positions >= queries[:, None]  # itself, too
     return float((own - scores.masked_fill(later, -torch.inf)).min())
-
-
-# --------------------------------------------------------------------------- refusals
 
 
 def _require_untied(model: PreTrainedModel, edit: str, written: Sequence[nn.Parameter]) -> None:

@@ -36,9 +36,6 @@ def proven(model: PreTrainedModel) -> Anatomy:
     The test runs before first use, and again once the modules have changed; `sites.anatomy` looks
     for changes at each call.
 
-    Args:
-        model: a stock causal language model in evaluation mode, on any device.
-
     Raises:
         InputError: the model is not supported; says what was found and what was expected.
     """
@@ -61,19 +58,16 @@ def prepare(
 ) -> Engine:
     """The engine for a model and interventions, once both are tested.
 
-    Args:
-        model: a stock causal language model in evaluation mode, on any device.
-        interventions: V of them.
-        calibration: (C, T) int64, for edits that need a mean; the caller has checked them.
-        journal: records what happens.
-        token_budget: as for `Engine`.
-        length: tokens that are read of the longest text.
+    Edits that need a mean take it over `calibration` (C, T) int64; `length` is the number of tokens
+    that are read of the longest text.
 
     Raises:
-        InputError: the model is not supported, or lacks a block, a head or the site of an edit; or
-            as for `require_length`.
+        InputError: the model is not supported, or lacks a block, a head or the site of an edit;
+            calibration tokens that are not its own; or as for `require_length`.
         ValueError: an edit lacks its calibration tokens.
     """
+    if calibration is not None:
+        require_rows(model, calibration, "the calibration tokens")
     known = proven(model)
     require_length(known, length)
     build_trie(interventions, len(known.sites))  # raises if a block does not exist
@@ -125,16 +119,9 @@ def _shape(known: Anatomy) -> dict[str, object]:
 
 
 def require_length(known: Anatomy, length: int) -> None:
-    """Raise for a text whose rotary angles depend on its length.
+    """Raise if a text of `length` tokens has rotary angles that depend on its length.
 
     Texts of different lengths share a batch, and a cache holds keys of earlier angles.
-
-    Args:
-        known: of the model.
-        length: tokens that are read of the longest text.
-
-    Raises:
-        InputError: the text is longer than the model's angles allow.
     """
     if known.longest is not None and length > known.longest:
         raise bad_input(

@@ -1,8 +1,5 @@
 """Hooks on a stock model's own modules: they append rows to a batch, and edit activations.
 
-The model does the computation; hooks only append rows at the right blocks, and apply the edits to
-the rows that have them.
-
 Shapes: B rows of tokens in a call, n rows in a block, T positions, D width.
 """
 
@@ -27,18 +24,11 @@ from pipeline.interventions.edits import (
     rule_of,
     site_of,
 )
-from pipeline.interventions.interventions import (
-    LAST_TOKEN,
-    NOISE,
-    PREFIX,
-    Edit,
-    Intervention,
-    edit_name,
-)
+from pipeline.interventions.interventions import LAST_TOKEN, NOISE, PREFIX, Edit, Intervention
 from pipeline.models.modules import attached, forward_replaced, states_in, states_out
+from pipeline.models.places import weight_of
 from pipeline.models.sites import (
     ATTENTION,
-    BLOCK,
     CONTEXT,
     INNER,
     KEY,
@@ -47,7 +37,6 @@ from pipeline.models.sites import (
     SITES,
     VALUE,
     Anatomy,
-    Site,
     Tap,
 )
 from pipeline.workflow.errors import bad_input
@@ -97,53 +86,48 @@ class Beside:
 
 
 def require_editable(known: Anatomy, interventions: Sequence[Intervention]) -> None:
-    """Raise if this model's blocks lack the site of an edit, or some of its heads or neurons.
-
-    Raises:
-        InputError: says what was found and what was expected.
-    """
+    """Raise if this model's blocks lack the site of an edit, or some of its heads or neurons."""
     for one in interventions:
         for block, edit in one.placed:
-            for got, expected, remedy in _misfits(known, edit, block):
+            for misfit in _misfits(known, edit, block):
                 what = f"intervention {one.name}, on {type(known.model).__name__}"
-                raise bad_input(what, got, expected, remedy)
+                raise bad_input(what, *misfit)
 
 
 def _misfits(known: Anatomy, edit: Edit, block: int) -> Iterator[tuple[str, str, str]]:
     """What a model lacks for an edit: found, expected, remedy."""
-    where, name = site_of(edit), edit_name(edit.name)
+    where = site_of(edit)
     if where in (ATTENTION, MLP, INNER) and not known.additive:
         yield (
             "blocks that return more than their input plus one output projection's and one MLP "
             "matrix's output",
-            f"blocks that hand on their input where both are zero, for {name}",
+            f"blocks that hand on their input where both are zero, for {edit.name}",
             "use the edits identity, heads and skip, which such a model allows",
         )
     if known.sites[block].tap(where) is None:
         got = f"no module that returns the {where} alone"
-        yield got, f"a {where} for the edit {name}", "use another site"
+        yield got, f"a {where} for the edit {edit.name}", "use another site"
     if edit.neurons and where != INNER:
         yield f"neurons of an edit at {where}", "an edit at mlp", "leave them out"
     if edit.heads and (where not in BY_HEAD or edit.name == NOISE):
         got = f"heads of an edit at {where}, where heads are not apart"
         yield got, "an edit at attention, context, query, key or value", "leave them out"
-    most, some = _parts(known, where), edit.heads or edit.neurons
-    if some and most and max(some) >= most:
+    some = edit.heads or edit.neurons
+    if some and max(some) >= (most := _parts(known, where)):
         kind = "head" if edit.heads else "neuron"
-        remedy = f"name {kind}s that the model has"
-        yield f"{kind} {max(some)}", f"{kind}s 0 to {most - 1}", remedy
+        expected = f"{kind}s 0 to {most - 1}"
+        yield f"{kind} {max(some)}", expected, f"name {kind}s that the model has"
 
 
 BY_HEAD = (CONTEXT, QUERY, KEY, VALUE)
 """Sites whose columns are one head after the other."""
 
 
-def _parts(known: Anatomy, where: str) -> int | None:
-    """The heads or neurons side by side at a site; None if they are not told."""
+def _parts(known: Anatomy, where: str) -> int:
+    """The heads or neurons side by side at a site."""
     if where == INNER:
         matrix: Any = known.sites[0].mlp
-        width = getattr(matrix, "in_features", None) or matrix.weight.shape[0]
-        return int(width)
+        return weight_of(matrix).shape[1]
     return known.sites[0].values.groups if where in (KEY, VALUE) else known.n_heads
 
 
@@ -156,10 +140,7 @@ def hooked(
     *,
     fast: bool = True,
 ) -> Iterator[None]:
-    """Append and edit rows in the blocks of a model while the context lasts.
-
-    The weights are not touched; afterwards, even after an exception, the model's results are bit
-    for bit those from before.
+    """Append and edit rows in the blocks of a model while the context lasts; see `bypassed`.
 
     Args:
         known: of the model.
@@ -171,9 +152,9 @@ def hooked(
     """
     handles = (
         handle
-        for number, (site, rows) in enumerate(zip(known.sites, blocks, strict=True))
+        for number, rows in enumerate(blocks)
         if batch or rows.edits  # also without edits, since a mask has fewer rows
-        for handle in _Hooks(known, site, rows, number, batch, beside or Beside()).register()
+        for handle in _Hooks(known, rows, number, batch, beside or Beside()).register()
     )
     slow = known.slow_activations if fast and known.model.device.type == "cpu" else ()
     with attached(handles), forward_replaced(slow, lambda stock: partial(_gelu, stock)):
@@ -185,20 +166,19 @@ def _gelu(stock: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 class _Hooks:
-    """The hooks of one block: they append rows, and apply the edits of `rows`."""
+    """The hooks of one block."""
 
     def __init__(
-        self, known: Anatomy, site: Site, rows: BlockRows, number: int, batch: int,
-        beside: Beside,
-    ) -> None:  # fmt: skip
-        self.known, self.site, self.rows, self.number = known, site, rows, number
+        self, known: Anatomy, rows: BlockRows, number: int, batch: int, beside: Beside
+    ) -> None:
+        self.known, self.site, self.rows, self.number = known, known.sites[number], rows, number
         self.batch, self.beside = batch, beside
         self.size = self.length = 0  # rows and positions in the block, once it has begun
         self.rules = {edit: (rule_of(edit.name), site_of(edit)) for edit in rows.edits}
         self.given: dict[tuple[Edit, str], Tensor] = {}
         edits_mlp = any(where in (MLP, INNER) for _, where in self.rules.values())
-        # the MLP's output for an appended row equals that of the row it copies
-        self.shares_mlp = known.parallel and rows.appended is not None and not edits_mlp
+        # the rows whose MLP's output that of an appended row equals
+        self.copied = rows.appended if known.parallel and not edits_mlp else None
 
     def register(self) -> Iterable[Any]:
         """Register the hooks that the edits need; rows may be removed later, edits not added."""
@@ -206,14 +186,12 @@ class _Hooks:
         yield self.site.block.register_forward_pre_hook(self._begin, with_kwargs=True)
         if any(VALUES in rule.needs for rule, _ in self.rules.values()):
             yield self.site.source.register_forward_hook(self._keep_values)
-        for where in (site for site in SITES if site in sites and site != BLOCK):
-            if (tap := self.site.tap(where)) is not None:
+        for where in SITES:
+            if where in sites and (tap := self.site.tap(where)) is not None:
                 yield attach(tap, partial(self._edited, where, tap.columns))
-        if self.site.whole_mlp is not None and (self.shares_mlp or self.rows.last):
+        if self.site.whole_mlp is not None and (self.copied is not None or self.rows.last):
             yield self.site.whole_mlp.register_forward_pre_hook(self._narrow_mlp)
             yield self.site.whole_mlp.register_forward_hook(self._widen_mlp)
-        if BLOCK in sites:
-            yield attach(Tap(self.site.block), partial(self._edited, BLOCK, None))
 
     def _begin(self, _module: nn.Module, args: Any, kwargs: Any) -> Any:
         hidden = states_in(args, kwargs)
@@ -225,33 +203,32 @@ class _Hooks:
                 self.given[edit, ENTERED] = hidden[rows].clone()
         if not self.batch or self.size == self.batch:
             return None
-        args, kwargs = self._widened(args, ("args",)), self._widened(kwargs, ())
-        if args:
-            return (hidden, *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": hidden}
+        return self._widened(args, ("args",), hidden), self._widened(kwargs, (), hidden)
 
-    def _widened(self, tree: Any, path: tuple[str | int, ...]) -> Any:
+    def _widened(self, tree: Any, path: tuple[str | int, ...], hidden: Tensor) -> Any:
         """Repeat batched arguments for each branch; the body made them for the rows of tokens."""
-        if isinstance(tree, Tensor) and path in self.known.batched and path not in _STATES:
+        if path in _STATES:
+            return hidden
+        if isinstance(tree, Tensor) and path in self.known.batched:
             if len(tree) % self.batch:  # such as one row of positions for all
                 return tree
             return tree.repeat(self.size // self.batch, *[1] * (tree.ndim - 1))
         if isinstance(tree, dict):
-            return {key: self._widened(value, (*path, key)) for key, value in tree.items()}
+            return {key: self._widened(value, (*path, key), hidden) for key, value in tree.items()}
         if type(tree) in (tuple, list):
-            return type(tree)(self._widened(x, (*path, i)) for i, x in enumerate(tree))
+            return type(tree)(self._widened(x, (*path, i), hidden) for i, x in enumerate(tree))
         return tree
 
     def _narrow_mlp(self, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Leave out rows and positions whose output is known or not needed."""
-        rows = self.size - len(_provided(self.rows.appended)) if self.shares_mlp else self.size
+        rows = self.size - (0 if self.copied is None else len(self.copied))
         positions = slice(-self.rows.last if self.rows.last else None, None)
         # contiguous, since some families call `view` on their input
         return tuple(x[:rows, positions].contiguous() if isinstance(x, Tensor) else x for x in args)
 
     def _widen_mlp(self, _module: nn.Module, _args: Any, returned: Tensor) -> Tensor:
-        if self.shares_mlp:
-            returned = torch.cat([returned, returned[_provided(self.rows.appended)]])
+        if self.copied is not None:
+            returned = torch.cat([returned, returned[self.copied]])
         return F.pad(returned, (0, 0, self.length - returned.shape[1], 0))
 
     def _keep_values(self, _module: nn.Module, _args: Any, returned: Tensor) -> None:
@@ -322,19 +299,17 @@ class _Hooks:
     ) -> Tensor:
         """The edited values in the heads, neurons and positions of the edit, else those before."""
         if some := edit.heads or edit.neurons:
-            width = before.shape[-1]
-            chosen = torch.zeros(_parts(self.known, where) or width, 1, dtype=torch.bool)
+            chosen = torch.zeros(_parts(self.known, where), dtype=torch.bool)
             chosen[list(some)] = True
-            chosen = chosen.expand(-1, width // len(chosen)).flatten().to(before.device)
+            chosen = chosen.repeat_interleave(before.shape[-1] // len(chosen)).to(before.device)
             made = torch.where(chosen, made, before)
         if edit.positions:
             # the last positions that are read may be the only ones computed
             at = torch.arange(self.length, device=before.device)[-before.shape[1] :]
             start = torch.as_tensor(self.beside.start, device=before.device)
             start = start.expand(self.batch or self.size)[self._samples(rows), None]
-            inside = at == start - 1 if edit.positions == LAST_TOKEN else at < start
-            inside = inside if edit.positions in (PREFIX, LAST_TOKEN) else ~inside
-            made = torch.where(inside[..., None], made, before)
+            within = {PREFIX: at < start, LAST_TOKEN: at == start - 1}
+            made = torch.where(within.get(edit.positions, at >= start)[..., None], made, before)
         return made
 
     def _samples(self, rows: Selection) -> Tensor:
@@ -362,9 +337,3 @@ def attach(tap: Tap, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
     if tap.entering:
         return tap.module.register_forward_pre_hook(received)
     return tap.module.register_forward_hook(returned)
-
-
-def _provided(x: Tensor | None) -> Tensor:
-    """`x`, which is there where the caller asks for it."""
-    assert x is not None  # noqa: S101  for the type checker
-    return x

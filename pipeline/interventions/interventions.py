@@ -12,7 +12,7 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise, product
 from math import comb
 from operator import index
 from pathlib import Path
@@ -59,11 +59,6 @@ class MisfitError(ValueError):
         self.got, self.expected = got, expected
 
 
-def edit_name(edit: EditLike) -> str:
-    """The name of an edit, which may be given by its name or by its rule."""
-    return edit if isinstance(edit, str) else str(edit)
-
-
 def edit_order(edit: str) -> tuple[int, str]:
     """Sorts names of edits: the built-in ones in the order of `EDITS`, then those of one's own."""
     return (EDITS.index(edit) if edit in EDITS else len(EDITS), edit)
@@ -71,7 +66,7 @@ def edit_order(edit: str) -> tuple[int, str]:
 
 def is_own(edit: EditLike) -> bool:
     """Whether an edit is a function of one's own."""
-    return not isinstance(edit, str) or edit not in EDITS
+    return edit not in EDITS
 
 
 @dataclass(frozen=True)
@@ -116,10 +111,7 @@ class Intervention:
         for block, edit in edits.items():
             if block < 0:
                 raise ValueError(f"{self.name}: block {block} is negative; blocks start at 0")
-            try:
-                _require_edit(edit)
-            except MisfitError as error:
-                raise ValueError(f"{self.name}: no {error}") from None
+            _require_edit(f"{self.name}: no ", edit)
         _require_scope(self.name, edits.values(), self.heads, self.neurons, self.positions)
         # a read-only view of a sorted copy: equal interventions compare equal and stay equal
         object.__setattr__(self, "edits", MappingProxyType(dict(sorted(edits.items()))))
@@ -135,12 +127,12 @@ class Intervention:
     @property
     def placed(self) -> list[tuple[int, Edit]]:
         """The affected blocks, ascending, each with its edit."""
-        return [(block, edit) for block in self.blocks if (edit := self.at(block))]
+        return [(block, edit) for block in self.edits if (edit := self.at(block))]
 
     @property
     def edit(self) -> str | None:
         """The name of the edit of its blocks, several joined by ``+``; None for the baseline."""
-        return "+".join(sorted(set(map(edit_name, self.edits.values())))) or None
+        return "+".join(sorted(set(map(str, self.edits.values())))) or None
 
     def at(self, block: int) -> Edit | None:
         """The edit of a block; None if the block is unchanged."""
@@ -211,14 +203,14 @@ class Group:
     def __post_init__(self) -> None:
         for name in ("blocks", "heads", "neurons"):
             if isinstance(given := getattr(self, name), Sequence) and not isinstance(given, str):
-                if not given or len(set(given)) < len(given) or not _are_numbers(given):
+                known = all(isinstance(n, int) and 0 <= n < _MOST_NUMBERS for n in given)
+                if not given or len(set(given)) < len(given) or not known:
                     got = f"{name} {tuple(given)}"
                     raise MisfitError(got, f"one or more, each once, of 0 to {_MOST_NUMBERS - 1}")
                 object.__setattr__(self, name, tuple(given))
-        listed = not isinstance(self.blocks, str)
-        if not listed and self.blocks not in GROUPS:
+        if isinstance(self.blocks, str) and self.blocks not in GROUPS:
             raise MisfitError(f"blocks {self.blocks!r}", f"a list, or one of {GROUPS}")
-        _require_edit(self.edit)
+        _require_edit("", self.edit)
         if (self.k is not None) != (self.blocks in (FIRST, LAST, WINDOWS, RANDOM)):
             raise MisfitError(
                 f"blocks {self.blocks!r} with k {self.k}",
@@ -243,15 +235,11 @@ class Group:
 _MOST_NUMBERS = 2**16
 
 
-def _are_numbers(given: Sequence[Any]) -> bool:
-    return all(isinstance(each, int) and 0 <= each < _MOST_NUMBERS for each in given)
-
-
-def _require_edit(edit: object) -> None:
+def _require_edit(of: str, edit: object) -> None:
     made = callable(edit) and hasattr(edit, "site")
     if not made and not (edit in EDITS or OWN.fullmatch(str(edit))):
         expected = f"one of {EDITS}, edits/FILE.py:FUNCTION, or a function marked @edit(site=…)"
-        raise MisfitError(f"edit {edit!r}", expected)
+        raise MisfitError(f"{of}edit {edit!r}", expected)
 
 
 def _require_scope(
@@ -323,58 +311,42 @@ def block_name(block: int) -> str:
     return f"block-{block:02d}"
 
 
-def quartile_blocks(quartile: int, n_blocks: int) -> range:
-    """The blocks of quartile q of L blocks: floor((q-1)L/4) to floor(qL/4)-1, 0-based.
-
-    Raises:
-        ValueError: `quartile` is not 1 to 4, or there are fewer than four blocks.
-    """
-    if quartile not in range(1, QUARTILES + 1):
-        raise ValueError(f"quartile {quartile}: expected 1 to {QUARTILES}")
-    if n_blocks < QUARTILES:
-        raise ValueError(f"{n_blocks} blocks have no quartiles; at least {QUARTILES} are needed")
-    return range((quartile - 1) * n_blocks // QUARTILES, quartile * n_blocks // QUARTILES)
-
-
 def _members(group: Group, n_blocks: int, n_heads: int | None) -> Iterator[Intervention]:
     """The interventions of one group, for a model of L blocks."""
     kind = group.blocks if isinstance(group.blocks, str) else "blocks"
-    edit: Any = group.edit  # whose name or rule `Intervention` takes
     scope: dict[str, Any] = {
         name: getattr(group, name) for name in ("neurons", "positions", "source")
     }
-    if kind == EACH_HEAD and n_heads is None:
-        raise ValueError("the group `heads` needs the number of heads")
     heads: list[Any] = [group.heads]
     if kind == EACH_HEAD:
-        heads = [(head,) for head in range(n_heads or 0)]
-    limited = group.heads and group.edit != HEADS
-    # apart from the blocks whose edit is whole
-    of = f"{kind}.head-{_joined(group.heads)}" if limited and group.heads else kind
+        if n_heads is None:
+            raise ValueError("the group `heads` needs the number of heads")
+        heads = [(head,) for head in range(n_heads)]
+    of = kind
+    if group.heads and group.edit != HEADS:  # apart from the blocks whose edit is whole
+        of += f".head-{_joined(group.heads)}"
     of += _ending(group, with_edit=False)
-    named = _sets(group, n_blocks).items()
-    sets = ((name, blocks, some) for name, blocks in named for some in heads)
-    for number, (name, blocks, some) in enumerate(sets, 1):
-        if blocks and max(blocks) >= n_blocks:
+    sets = product(_sets(group, n_blocks).items(), heads)
+    for number, ((name, blocks), some) in enumerate(sets, 1):
+        if max(blocks) >= n_blocks:
             raise ValueError(f"{name}: block {max(blocks)}; expected 0 to {n_blocks - 1}")
         if some:
             name += f".head-{_joined(some)}"
             if n_heads is not None and max(some) >= n_heads:
                 raise ValueError(f"{name}: head {max(some)}; expected 0 to {n_heads - 1}")
-        name, edits = name + _ending(group, with_edit=True), dict.fromkeys(blocks, edit)
+        name, edits = name + _ending(group, with_edit=True), dict.fromkeys(blocks, group.edit)
         if group.edit != NOISE:
             draw = number if kind == RANDOM else None
             yield Intervention(name, edits, some, group=of, draw=draw, **scope)
             continue
         for direction in range(1, group.draws + 1):
             draw, seed = direction if group.draws > 1 else None, 1000 * group.seed + direction
-            drawn = name + _drawn(group, draw)
-            yield Intervention(drawn, edits, some, seed, of, draw, **scope)
+            yield Intervention(name + _drawn(group, draw), edits, some, seed, of, draw, **scope)
 
 
 def _ending(group: Group, *, with_edit: bool) -> str:
     """The end of the names of a group's interventions: the edit, and what it is limited to."""
-    edit = edit_name(group.edit).rpartition(":")[2]
+    edit = str(group.edit).rpartition(":")[2]
     parts = [edit] if with_edit and edit not in (IDENTITY, HEADS) else []
     if group.neurons:
         many = f"{len(group.neurons)}-from-{min(group.neurons)}"
@@ -396,8 +368,9 @@ def _sets(group: Group, n_blocks: int) -> dict[str, tuple[int, ...]]:
         listed = tuple(sorted(group.blocks))
         return {f"block{'s' if len(listed) > 1 else ''}-{_joined(listed)}": listed}
     if group.blocks == QUARTILE:
-        quartiles = range(1, QUARTILES + 1) if n_blocks >= QUARTILES else ()
-        return {f"quartile-{q}": tuple(quartile_blocks(q, n_blocks)) for q in quartiles}
+        ends = [q * n_blocks // QUARTILES for q in range(QUARTILES + 1)]
+        quartiles = enumerate(pairwise(ends), 1) if n_blocks >= QUARTILES else ()
+        return {f"quartile-{q}": blocks[first:end] for q, (first, end) in quartiles}
     if group.blocks == FIRST:
         return {f"first-{k}": blocks[:k]}
     if group.blocks == LAST:

@@ -63,13 +63,9 @@ def token_budget(
 ) -> int:
     """The number of tokens, counted once per branch, that fit one pass in half the free memory.
 
-    Args:
-        known: of the model, its weights loaded.
-        trie: that of the pass.
-        length: of the longest rows, in tokens.
-        caching: whether keys and values are kept for tokens that follow.
-        in_single: whether a model in half precision computes in float32, a module at a time.
-        recorded: places whose values patches put in.
+    The longest row has `length` tokens. With `caching`, keys and values are kept for tokens that
+    follow; `in_single`, a model in half precision computes in float32, a module at a time;
+    `recorded` are the places whose values patches put in.
     """
     device = known.model.device
     config = known.model.config.get_text_config()
@@ -81,10 +77,8 @@ def token_budget(
         numbers += 3 * values.heads * length
     numbers += recorded * max(width, inner) / trie.branches
     if caching:  # keys and values of the pass, and of the rows that decode
-        per_branch = [2 * values.groups * values.size * len(step.edits) for step in trie.steps]
-        numbers += sum(per_branch) / trie.branches + 2 * values.groups * values.size * len(
-            trie.steps
-        )
+        per_block = 2 * values.groups * values.size
+        numbers += per_block * trie.block_evaluations / trie.branches + per_block * len(trie.steps)
     free = available(device) - 4 * 3 * CHUNK_LOGITS[device.type]
     size = known.model.dtype.itemsize
     if in_single:

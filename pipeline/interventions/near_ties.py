@@ -27,12 +27,7 @@ _TOKENS = 16
 def rounding_error(engine: Engine, tokens: Tensor) -> float:
     """The margin (logits) up to which a choice could depend on the batch; noted in the journal.
 
-    Args:
-        engine: the model and the interventions.
-        tokens: (N, T) int64; the last 16 tokens of the first row are read.
-
-    Returns:
-        0 where there are no tokens.
+    The last 16 tokens of the first row of `tokens` (N, T) are read; 0 if there is none.
     """
     if not len(tokens):
         return 0.0
@@ -62,14 +57,9 @@ def rounding_error(engine: Engine, tokens: Tensor) -> float:
 
 
 class Alone:
-    """A row of tokens under one intervention, in a batch of its own.
+    """A row of tokens (P + S,) in a branch of the engine, in a batch of its own.
 
-    Args:
-        engine: the model and the interventions.
-        branch: of the intervention.
-        row: (P + S,) int64, on the model's device.
-        length: S.
-        forbidden: (E,) int64, ids that are never generated.
+    It lies on the model's device; `length` is S, and `forbidden` (E,) are never generated.
     """
 
     def __init__(
@@ -104,11 +94,6 @@ class Alone:
                 return settled
             at = other[:1]
             settled[at] = token[at]
-            if int(at) < self.length - 1:
-                zero = torch.zeros_like(at)
-                start = Start(zero, zero, at, token[at])
-                prefix_length = len(self.row) - self.length
-                later = decode(
-                    self.engine, cache, start, prefix_length, self.length, self.forbidden
-                )
-                settled[int(at) + 1 :] = later.token[0, int(at) + 1 :]
+            start = Start(torch.zeros_like(at), torch.zeros_like(at), at, settled[None])
+            prefix_length = len(self.row) - self.length
+            settled = decode(self.engine, cache, start, prefix_length, self.forbidden).token[0]

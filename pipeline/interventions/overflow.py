@@ -62,11 +62,7 @@ def finite(
 def not_finite(engine: Engine, v: int, tokens: Tensor, what: str) -> InputError:
     """The error for logits with NaN or infinity in float32, with the block where they appear first.
 
-    Args:
-        engine: the model and the interventions.
-        v: the number of the intervention under which it happened.
-        tokens: (T,) int64, the offending row.
-        what: the row's name, such as ``sample 17``.
+    They come from the row `tokens` (T,) under intervention v; `what` names it, as ``sample 17``.
     """
     bad: list[int] = []
 

@@ -10,7 +10,6 @@ Shapes: M positions, V vocabulary, D width.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import torch
@@ -30,20 +29,13 @@ TOP = 40
 
 
 class Choice(NamedTuple):
-    """The largest logit at M positions; the lowest id among equals.
-
-    Args:
-        token: (M,) int64, its id.
-        margin: (M,) float32, its lead over the second largest; NaN where logits are not all
-            finite.
-    """
+    """The `allowed_token` and the `allowed_margin` of a `Readout`."""
 
     token: Tensor
     margin: Tensor
 
 
-@dataclass(frozen=True)
-class Readout:
+class Readout(NamedTuple):
     """Statistics of the logits at M positions, or at positions of any other `view`.
 
     Args:
@@ -76,17 +68,13 @@ class Readout:
 
     def view(self, *shape: int) -> Readout:
         """The same at positions of this shape."""
-        return Readout(*(getattr(self, field.name).view(shape) for field in fields(self)))
+        return Readout(*(each.view(shape) for each in self))
 
 
 def read(known: Anatomy, states: Tensor, targets: Tensor, forbidden: Tensor) -> Readout:
-    """The readout of the predictions from `states`.
+    """The readout of the predictions from `states` (M, D), as `wavefront.run` returns them.
 
-    Args:
-        known: of the model.
-        states: (M, D), as `wavefront.run` returns them.
-        targets: (M,) int64.
-        forbidden: (E,) int64, ids that are never generated; may be empty.
+    `targets` are (M,) int64, `forbidden` (E,) int64 the ids that are never generated, maybe none.
     """
     parts = []
     for rows, logits in pieces(known, states):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -30,7 +31,6 @@ from pipeline.interventions.evaluation import (
     Progress,
     Request,
     one_at_a_time,
-    require_rows,
     require_scorable,
     require_usable,
     silent,
@@ -92,16 +92,9 @@ def score(
     require_usable(model)
     max_length = max_length or context_length(model.config)
     require_scorable(model, requests, max_length)
-    if calibration_tokens is not None:
-        require_rows(model, calibration_tokens, "the calibration tokens")
     longest = max((len(context) + len(rest) for context, rest in requests), default=1) - 1
     engine = prepare(
-        model,
-        interventions,
-        calibration_tokens,
-        journal,
-        token_budget,
-        min(longest, max_length),
+        model, interventions, calibration_tokens, journal, token_budget, min(longest, max_length)
     )
     if any(source.tokens is not None for source in engine.places):
         raise bad_input(
@@ -152,13 +145,11 @@ def _scored(
             progress(done + numbers.stop, len(rows))
             return scored
 
-        longest = max((len(row.tokens) for row in group), default=0)
         budget = engine.token_budget or min(
-            engine.budget(longest, caching=shared), _PAD_UP_TO * branches
+            engine.budget(_longest(group), caching=shared), _PAD_UP_TO * branches
         )
         costs = [branches * row.cost for row in group]
-        for scored in in_batches(costs, budget, batch_size, work, engine.journal):
-            passes += scored
+        passes += chain(*in_batches(costs, budget, batch_size, work, engine.journal))
         done += len(group)
 
     # Summed here alone: a batch is repeated where memory runs out in one of its passes.
@@ -282,7 +273,7 @@ def _batch(engine: Engine, batch: Sequence[Row]) -> Iterator[_Scored]:
         yield from _batch(engine, batch[len(batch) // 2 :])
         return
     cache = Kept() if tails else None
-    tokens, mask = _padded([row.tokens for row in batch], engine.device)
+    tokens, mask = _padded([row.tokens for row in batch], engine.device, "left")
     last = max(-read.position for row in batch for read in row.reads)
     suffix = torch.tensor([row.suffix for row in batch], device=engine.device)
     start = tokens.shape[1] - suffix
@@ -292,14 +283,9 @@ def _batch(engine: Engine, batch: Sequence[Row]) -> Iterator[_Scored]:
     if cache is None:
         return
     of = torch.tensor([b for b, _ in tails], device=engine.device)
-    read_on = pad_sequence([torch.tensor(tail.tokens) for _, tail in tails], True)
-    lengths = torch.tensor([len(tail.tokens) for _, tail in tails])
-    real = torch.arange(read_on.shape[1]) < lengths[:, None]
-    if mask is not None or not real.all():
-        mask = torch.ones_like(tokens) if mask is None else mask
-        mask = torch.cat([mask[of], real.to(mask)], 1)
-    continued = Continued(cache, engine.trie, of)
-    states = run(engine, read_on.to(engine.device), cache=continued, mask=mask)
+    read_on, real = _padded([tail.tokens for _, tail in tails], engine.device, "right")
+    continued, mask = Continued(cache, engine.trie, of), torch.cat([mask[of], real], 1)
+    states = run(engine, read_on, cache=continued, mask=mask)
     yield _look(engine, states, [tail for _, tail in tails])
 
 
@@ -319,12 +305,11 @@ def _look(engine: Engine, states: Tensor, rows: Sequence[Row]) -> _Scored:
     )
 
 
-def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """The rows (B, T), padded on the left, and their mask; None where none is padded."""
-    tensors = [torch.tensor(row) for row in rows]
-    tokens = pad_sequence(tensors, True, padding_side="left").to(device)
-    if all(len(row) == tokens.shape[1] for row in rows):
-        return tokens, None
-    lengths = torch.tensor([len(row) for row in rows], device=device)
-    positions = torch.arange(tokens.shape[1], device=device)
-    return tokens, (positions >= tokens.shape[1] - lengths[:, None]).long()
+def _padded(
+    rows: Sequence[Sequence[int]], device: torch.device, side: str
+) -> tuple[Tensor, Tensor]:
+    """The rows (B, T), padded on one side, and their mask."""
+    tokens = [torch.tensor(row) for row in rows]
+    mask = [torch.ones_like(row) for row in tokens]
+    padded = (pad_sequence(each, True, padding_side=side).to(device) for each in (tokens, mask))
+    return next(padded), next(padded)

@@ -21,8 +21,8 @@ from pipeline.models.modules import attached
 from pipeline.models.sites import Anatomy
 from pipeline.workflow.errors import bad_input
 
-Places = set[tuple[int, str]]
-"""Blocks, and sites in them."""
+Places = dict[Source, tuple[Anatomy, set[tuple[int, str]]]]
+"""Source -> its model, and the (block, site) whose values are put in."""
 
 
 @contextmanager
@@ -45,55 +45,46 @@ def recording(
 
 
 def others_of(
-    sources: Mapping[Source, Anatomy],
-    places: Mapping[Source, Places],
-    tokens: Tensor,
-    call: Mapping[str, Tensor],
-    caches: dict[Source, Kept] | None,
+    places: Places, tokens: Tensor, call: Mapping[str, Tensor], caches: dict[Source, Kept] | None
 ) -> Others:
     """The values of each source at its places, for a pass over `tokens`.
 
     Args:
-        sources: source -> its model.
-        places: source -> the values that are put in.
+        places: of all sources.
         tokens: (B, T) int64.
         call: further arguments of the model.
         caches: receives the keys and values of each source; None: nothing is kept.
-
-    Returns:
-        (B, T, F) each; (1, T, F) where the source has a text of its own.
 
     Raises:
         InputError: the text of a source is too short.
     """
     others: Others = {}
-    for source, of in places.items():
-        cache = None
-        if source.tokens is None:
-            cache = caches.setdefault(source, Kept()) if caches is not None else None
-            others |= _read(source, sources[source], of, tokens, cache, **call)
+    for source, (known, of) in places.items():
+        read = partial(_read, source, known, of)
+        if source.tokens is not None:
+            others |= read(_first(source.tokens, tokens.shape[1]), None)
         else:
-            others |= _read(source, sources[source], of, _text(source, tokens.shape[1]), None)
+            cache = None if caches is None else caches.setdefault(source, Kept())
+            others |= read(tokens, cache, **call)
     return others
 
 
-def _text(source: Source, length: int) -> Tensor:
+def _first(text: Tensor, length: int) -> Tensor:
     """The first tokens (1, T) of a source's own text."""
-    assert source.tokens is not None  # noqa: S101  for the type checker
-    if len(source.tokens) < length:
+    if len(text) < length:
         raise bad_input(
             "the source of a patch",
-            f"a text of {len(source.tokens)} tokens",
+            f"a text of {len(text)} tokens",
             f"{length} or more, one for each position that is read",
             "take a longer text",
         )
-    return source.tokens[None, :length]
+    return text[None, :length]
 
 
 def _read(
     source: Source,
     known: Anatomy,
-    places: Places,
+    places: set[tuple[int, str]],
     tokens: Tensor,
     cache: DynamicCache | None,
     **call: Tensor,
@@ -115,34 +106,24 @@ class Beneath:
     """The sources beneath rows that decode, one position at a time.
 
     Args:
-        sources: source -> its model.
-        places: source -> the values that are put in.
+        places: of all sources.
         cache: the keys and values of the teacher-forced pass, with those of the sources.
         sample: (n,) int64, the sample of each row.
         length: positions up to the last.
     """
 
-    def __init__(
-        self,
-        sources: Mapping[Source, Anatomy],
-        places: Mapping[Source, Places],
-        cache: Kept,
-        sample: Tensor,
-        length: int,
-    ) -> None:
-        self.sources, self.places = sources, places
+    def __init__(self, places: Places, cache: Kept, sample: Tensor, length: int) -> None:
+        self.places = places
         self.rows: dict[Source, SideBySide] = {}
         self.whole: Others = {}
-        for source, known in sources.items() if places else ():
+        for source, (known, of) in places.items():
             if source.tokens is not None:
-                text = _text(source, length)
-                self.whole |= _read(source, known, places.get(source, set()), text, None)
-            elif source in cache.others:
-                self.rows[source] = SideBySide()
-                of_rows = sample.to(known.model.device)
-                for block in sorted(cache.others[source].blocks):
-                    kept = cache.others[source].blocks.pop(block)
-                    self.rows[source].buffers.append([x[of_rows] for x in kept])
+                self.whole |= _read(source, known, of, _first(source.tokens, length), None)
+                continue
+            rows = self.rows[source] = SideBySide()
+            of_rows, kept = sample.to(known.model.device), cache.others[source].blocks
+            for block in sorted(kept):
+                rows.buffers.append([x[of_rows] for x in kept.pop(block)])
 
     def others(self, tokens: Tensor, position: int) -> Others:
         """The values at a position, given the tokens (n, 1) that the active rows read there."""
@@ -150,5 +131,5 @@ class Beneath:
         others = {key: values[:, at] for key, values in self.whole.items()}
         for source, rows in self.rows.items():
             rows.active, rows.position = len(tokens), position
-            others |= _read(source, self.sources[source], self.places[source], tokens, rows)
+            others |= _read(source, *self.places[source], tokens, rows)
         return others

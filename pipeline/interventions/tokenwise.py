@@ -21,12 +21,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.interventions.evaluation import (
-    Results,
-    one_at_a_time,
-    require_completable,
-    require_rows,
-)
+from pipeline.interventions.evaluation import Results, one_at_a_time, require_completable
 from pipeline.interventions.guard import prepare
 from pipeline.interventions.interventions import Intervention
 from pipeline.interventions.memory import Journal, in_batches, joined
@@ -74,46 +69,35 @@ def look(
     token_budget: int | None = None,
     journal: Journal | None = None,
 ) -> Tokenwise:
-    """Measure samples token by token, under every intervention.
+    """Measure samples token by token, under every intervention, the baseline among them.
 
-    Args:
-        model: a stock causal language model in evaluation mode, on any device.
-        tokens: (N, P+S) int64; P and S at least 1.
-        suffix_length: S.
-        interventions: V of them, the baseline among them.
-        calibration_tokens: as for `completion.complete`.
-        token_budget: tokens at a time, counted once per branch; None: computed from the free
-            memory. It affects rounding only.
-        journal: records halved batches.
-
-    Returns:
-        On the CPU, in the order of `interventions` and `tokens`.
+    The arguments are as for `completion.complete`; the token budget affects rounding only. Results
+    are on the CPU, in the order of `interventions` and `tokens`.
 
     Raises:
         InputError: an unsupported model, or a block beyond the last.
         ValueError: the model is in training mode, P or S would be 0, or there is no baseline.
     """
     require_completable(model, tokens, suffix_length)
-    if calibration_tokens is not None:
-        require_rows(model, calibration_tokens, "the calibration tokens")
     baseline = next((v for v, one in enumerate(interventions) if not one.edits), None)
     if baseline is None:
         raise ValueError("no intervention without edits: displacement is measured from it")
     calibration = tokens if calibration_tokens is None else calibration_tokens
     engine = prepare(model, interventions, calibration, journal, token_budget, tokens.shape[1] - 1)
-    engine = replace(engine, in_single=torch.finfo(model.dtype).bits < 32)
+    engine = replace(engine, in_single=engine.in_half)
     never = torch.empty(0, dtype=torch.int64, device=model.device)
 
     def work(numbers: range) -> Tokenwise:
         batch = tokens[numbers.start : numbers.stop].to(model.device)
-        moved = _Moved(engine, baseline, len(batch))
+        moved = torch.zeros(len(interventions), len(batch), 2, dtype=torch.float64)
+        see = partial(_see_moved, engine, baseline, moved)
         with at_least_single(*engine.models):
-            readout = teacher_forced(engine, batch, suffix_length, never, observer=moved)
+            readout = teacher_forced(engine, batch, suffix_length, never, observer=see)
             changes = _attention_changes(engine.known, batch[:, :-1])
         names = ("log_prob", "rank", "entropy", "margin")
         return Tokenwise(
-            moved=moved.moved.cpu(),
-            attention_change=changes.cpu(),
+            moved=moved,
+            attention_change=changes,
             greedy=readout.token.cpu()[engine.ends],
             **{name: getattr(readout, name).cpu()[engine.ends] for name in names},
         )
@@ -124,23 +108,15 @@ def look(
     return joined(in_batches(costs, budget, None, work, engine.journal))
 
 
-class _Moved:
-    """An observer of a pass, which computes `Tokenwise.moved` for a batch."""
-
-    def __init__(self, engine: Engine, baseline: int, batch: int) -> None:
-        self.trie, self.baseline = engine.trie, baseline
-        self.last = [max(one.blocks, default=-1) for one in engine.interventions]
-        self.moved = torch.zeros(len(self.last), batch, 2, dtype=torch.float64)
-
-    def __call__(self, number: int, states: Tensor) -> None:
-        """See `wavefront.Observer`."""
-        after = self.trie.carrier[number + 1]
-        unedited = states[after[self.baseline]].double()
-        size = unedited.norm(dim=-1).clamp_min(torch.finfo(torch.float64).tiny)
-        for v, last in enumerate(self.last):
-            if last == number:
-                change = (states[after[v]].double() - unedited).norm(dim=-1)
-                self.moved[v] = _first_and_others(change / size).cpu()
+def _see_moved(engine: Engine, baseline: int, moved: Tensor, number: int, states: Tensor) -> None:
+    """Write `Tokenwise.moved` of interventions that end in a block; see `wavefront.Observer`."""
+    after = engine.trie.carrier[number + 1]
+    unedited = states[after[baseline]].double()
+    size = unedited.norm(dim=-1).clamp_min(torch.finfo(torch.float64).tiny)
+    for v, one in enumerate(engine.interventions):
+        if number == max(one.blocks, default=-1):
+            change = (states[after[v]].double() - unedited).norm(dim=-1)
+            moved[v] = _first_and_others(change / size).cpu()
 
 
 def _attention_changes(known: Anatomy, tokens: Tensor) -> Tensor:

@@ -67,34 +67,6 @@ def build_trie(interventions: Sequence[Intervention], n_blocks: int) -> Trie:
     Raises:
         InputError: no interventions, or a block that the model does not have.
     """
-    _check(interventions, n_blocks)
-    carrier = [tuple(0 for _ in interventions)]
-    steps = []
-    branches = 1
-    for block in range(n_blocks):
-        edits: list[Edit | None] = []
-        begun: list[tuple[int, Edit]] = []
-        now = list(carrier[-1])
-        for branch in range(branches):
-            members = [v for v, where in enumerate(carrier[-1]) if where == branch]
-            wanted = [interventions[v].at(block) for v in members]
-            stays, *leave = sorted(
-                dict.fromkeys(wanted), key=lambda edit: (edit is not None, str(edit))
-            )
-            edits.append(stays)
-            for edit in filter(None, leave):
-                for v, other in zip(members, wanted, strict=True):
-                    if other == edit:
-                        now[v] = branches + len(begun)
-                begun.append((branch, edit))
-        parents = tuple(parent for parent, _ in begun)
-        steps.append(Step(parents, (*edits, *(edit for _, edit in begun))))
-        carrier.append(tuple(now))
-        branches += len(begun)
-    return Trie(tuple(steps), tuple(carrier))
-
-
-def _check(interventions: Sequence[Intervention], n_blocks: int) -> None:
     problems = [
         Problem(
             what=f"intervention {intervention.name}",
@@ -117,3 +89,19 @@ def _check(interventions: Sequence[Intervention], n_blocks: int) -> None:
         )
     if problems:
         raise InputError(*problems)
+    carrier = [(0,) * len(interventions)]
+    steps = []
+    for block in range(n_blocks):
+        wanted = [
+            (branch, one.at(block)) for branch, one in zip(carrier[-1], interventions, strict=True)
+        ]
+        parts = sorted(
+            dict.fromkeys(wanted), key=lambda part: (part[0], part[1] is not None, str(part[1]))
+        )
+        stay: dict[int, tuple[int, Edit | None]] = {}  # the first part of each branch
+        begun = [part for part in parts if stay.setdefault(part[0], part) is not part]
+        branches = {part: branch for branch, part in enumerate((*stay.values(), *begun))}
+        parents = tuple(parent for parent, _ in begun)
+        steps.append(Step(parents, tuple(edit for _, edit in branches)))
+        carrier.append(tuple(branches[part] for part in wanted))
+    return Trie(tuple(steps), tuple(carrier))

@@ -78,13 +78,14 @@ class Engine:
     sources: Mapping[Source, Anatomy] = field(default_factory=dict)
 
     @cached_property
-    def places(self) -> dict[Source, Places]:
-        """Source -> the blocks and sites whose values its patches put in."""
-        places: dict[Source, Places] = {}
+    def places(self) -> Places:
+        """The blocks and sites whose values the patches of each source put in."""
+        places: Places = {}
         for one in self.interventions:
             for block, edit in one.placed if self.sources else ():
                 if source := rule_of(edit.name).source:
-                    places.setdefault(source, set()).add((block, site_of(edit)))
+                    of = places.setdefault(source, (self.sources[source], set()))
+                    of[1].add((block, site_of(edit)))
         return places
 
     @cached_property
@@ -130,7 +131,7 @@ class Engine:
             length,
             caching=caching,
             in_single=self.in_single,
-            recorded=sum(map(len, self.places.values())),
+            recorded=sum(len(of) for _, of in self.places.values()),
         )
 
 
@@ -163,19 +164,20 @@ def run(
     known, batch = engine.known, len(tokens)
     blocks = rows_of(engine.trie, batch, tokens.device)
     blocks[-1].last = last if last != tokens.shape[1] else None
-    call = {} if mask is None else masked_call(mask, tokens.shape[1], known.has_positions)
+    call: dict[str, Tensor] = {}
+    if mask is not None and not mask.all():
+        call = masked_call(mask, tokens.shape[1], known.has_positions)
 
-    def observe(number: int, _module: nn.Module, _args: Any, returned: Any) -> None:
-        if observer is not None:
-            observer(number, torch.unflatten(states_out(returned), 0, (-1, batch)))
+    def observe(see: Observer, number: int, _module: nn.Module, _args: Any, returned: Any) -> None:
+        see(number, torch.unflatten(states_out(returned), 0, (-1, batch)))
 
     observed = (
-        site.block.register_forward_hook(partial(observe, number))
+        site.block.register_forward_hook(partial(observe, observer, number))
         for number, site in enumerate(known.sites)
         if observer is not None
     )
     kept = cache.others if isinstance(cache, Kept) else None
-    others = others_of(engine.sources, engine.places, tokens, call, kept)
+    others = others_of(engine.places, tokens, call, kept)
     beside = Beside(engine.means, start, others)
     with hooked(known, blocks, batch, beside), attached(observed):
         states = known.body(
@@ -193,7 +195,7 @@ def teacher_forced(
     cache: DynamicCache | None = None,
     observer: Observer | None = None,
 ) -> Readout:
-    """Read prefix and suffix under all interventions.
+    """Read prefix and suffix under all interventions; the readout (G, B, S) of the suffix.
 
     Args:
         engine: the model and the interventions.
@@ -202,9 +204,6 @@ def teacher_forced(
         forbidden: (E,) int64, ids that are never generated.
         cache: as for `run`.
         observer: called after each block with the states of all positions.
-
-    Returns:
-        The readout (G, B, S) of the suffix.
     """
     last = length if observer is None else None
     start = tokens.shape[1] - length
@@ -244,16 +243,10 @@ def _selection(branches: list[int], batch: int, row: Tensor) -> Selection:
 
 
 def means_of(known: Anatomy, interventions: Sequence[Intervention], tokens: Tensor | None) -> Means:
-    """The means of the values at the sites of edits that need them.
+    """The means of the values at the sites of edits that need them, over rows and positions.
 
-    Args:
-        known: of the model.
-        interventions: those that are to be run; often none needs a mean.
-        tokens: (C, T) int64; up to `CALIBRATION_ROWS` of them, evenly spread, are read, up to the
-            model's context.
-
-    Returns:
-        The mean over rows and positions, in float64; the model computes in float32 at least.
+    Of `tokens` (C, T) up to `CALIBRATION_ROWS`, evenly spread, are read, up to the model's context.
+    The means are float64; the model computes in float32 at least.
 
     Raises:
         ValueError: a mean is needed, and there are no tokens.

@@ -111,7 +111,8 @@ def bounds(
             f"d {d}, width {width}, top_k {top_k}, distance {distance!r}; expected d of 0 or more, "
             f"width of 1 or more, top_k of 1 or more or None, and one of {DISTANCES}"
         )
-    engine = prepare(model, interventions, tokens, None, token_budget, tokens.shape[1] - 1)
+    calibration = tokens if len(tokens) else None
+    engine = prepare(model, interventions, calibration, None, token_budget, tokens.shape[1] - 1)
     if engine.places:
         raise bad_input(
             "interventions of bounds",

@@ -23,23 +23,16 @@ def forward_replaced(
 ) -> Iterator[None]:
     """Replace the `forward` of modules; afterwards each has its own again, or the one set before.
 
-    Args:
-        modules: those that are changed.
-        replacement: given the present `forward` of a module, returns another.
+    `replacement` is given the present `forward` of a module, and returns another.
     """
     with ExitStack() as stack:
         for module in modules:
-            before = vars(module).get("forward")
-            stack.callback(_restore_forward, module, before)
+            if (before := vars(module).get("forward")) is None:
+                stack.callback(vars(module).pop, "forward", None)
+            else:
+                stack.callback(setattr, module, "forward", before)
             module.forward = replacement(module.forward)
         yield
-
-
-def _restore_forward(module: nn.Module, before: Any) -> None:
-    if before is not None:
-        module.forward = before
-    else:
-        vars(module).pop("forward", None)
 
 
 def states_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:

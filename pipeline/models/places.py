@@ -132,7 +132,7 @@ def _own(model: PreTrainedModel, place: Place) -> Iterator[tuple[nn.Module, slic
     if place.part == HEAD:
         yield site.attention, ALL, of_attention
         for where in (QUERY, KEY, VALUE):
-            tap, heads = site.projections[where], site.values.heads
+            tap, heads = site.tap(where), site.values.heads
             if tap is None or site.values.groups != heads:
                 raise bad_input(
                     f"heads of {type(model).__name__}",

@@ -17,8 +17,9 @@ Shapes: B rows, T positions, D width, H heads, K key-value heads, E size of a he
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -171,10 +172,8 @@ def anatomy(model: PreTrainedModel) -> Anatomy:
     """The sites of a model; found at the first call, and again after a change of its modules.
 
     Each call compares the modules, their types and order, functions set as their `forward`, and
-    hooks with those of the last search. Values of weights may change freely.
-
-    Args:
-        model: in evaluation mode, on any device, its weights in one precision.
+    hooks with those of the last search. Values of weights may change freely. The model is in
+    evaluation mode.
 
     Raises:
         InputError: not a causal decoder, a block without ordinary attention, or adapters, whatever
@@ -210,19 +209,15 @@ def require_stock(model: Any) -> None:
             "give the model inside: of DataParallel, model.module",
         )
     kinds = {str(weight.dtype) for weight in model.parameters()}
-    if any(not weight.is_floating_point() for weight in model.parameters()):
+    quantized = not all(weight.is_floating_point() for weight in model.parameters())
+    if quantized or len(kinds) > 1:
         raise bad_input(
             f"the weights of {type(model).__name__} ({model.config.model_type})",
             " and ".join(sorted(kinds)),
-            "floating point",
-            "load the original weights: quantized ones are not supported",
-        )
-    if len(kinds) > 1:
-        raise bad_input(
-            f"the weights of {type(model).__name__} ({model.config.model_type})",
-            " and ".join(sorted(kinds)),
-            "one precision",
-            "convert them: model.float(), or model.to(torch.bfloat16)",
+            "floating point" if quantized else "one precision",
+            "load the original weights: quantized ones are not supported"
+            if quantized
+            else "convert them: model.float(), or model.to(torch.bfloat16)",
         )
 
 
@@ -234,8 +229,12 @@ def _state(model: nn.Module) -> _State:
             ref(module),
             type(module),
             _held(vars(module).get("forward")),
-            *(number for number, hook in module._forward_hooks.items() if not _is_ours(hook)),
-            *(number for number, hook in module._forward_pre_hooks.items() if not _is_ours(hook)),
+            *(
+                number
+                for hooks in (module._forward_hooks, module._forward_pre_hooks)
+                for number, hook in hooks.items()
+                if not _is_ours(hook)
+            ),
         )
         for name, module in model.named_modules()
     ]
@@ -259,12 +258,9 @@ def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
     """The tensors in nested tuples, lists and dicts, with their paths."""
     if isinstance(tree, Tensor):
         yield path, tree
-    elif isinstance(tree, dict):
-        for key, value in tree.items():
+    elif isinstance(tree, (dict, tuple, list)):
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
             yield from leaves(value, (*path, key))
-    elif isinstance(tree, (tuple, list)):
-        for i, value in enumerate(tree):
-            yield from leaves(value, (*path, i))
 
 
 class _Call(NamedTuple):
@@ -293,18 +289,16 @@ def _find(model: Any) -> Anatomy:
     batched: set[Path] = set()
     for masked in (True, False):
         try:
-            few, many = (_record(model, body, blocks, rows, masked) for rows in _ROWS)
+            (_, few), (calls, many) = (_record(model, body, blocks, n, masked) for n in _ROWS)
         except (TypeError, ValueError) as error:
             raise _refusal(model, type(body).__name__, f"{error} on reading tokens") from error
-        sizes = {path: len(x) for path, x in leaves(few.arguments) if x.ndim > 1}
-        grown = (path for path, x in leaves(many.arguments) if len(x) != sizes.get(path, len(x)))
+        sizes = {path: len(x) for path, x in leaves(few) if x.ndim > 1}
+        grown = (path for path, x in leaves(many) if len(x) != sizes.get(path, len(x)))
         batched.update(tuple(path) for _block, *path in grown)
-    for number, calls in enumerate(many.calls):
-        if calls and not calls[-1].returned.isfinite().all():
+    for number, of_block in enumerate(calls):
+        if of_block and not of_block[-1].returned.isfinite().all():
             raise broken(model, f"block {number}")
-    sites = tuple(
-        _site(model, number, block, many.calls[number]) for number, block in enumerate(blocks)
-    )
+    sites = tuple(_site(model, number, block, calls[number]) for number, block in enumerate(blocks))
     additive, plain, parallel = _wiring(model, body, sites)
     return Anatomy(
         model=model,
@@ -336,46 +330,39 @@ def _longest(body: Any) -> int | None:
     return min(limits, default=None)
 
 
-class _Record(NamedTuple):
+def _record(
+    model: Any, body: Any, blocks: nn.ModuleList, rows: int, masked: bool
+) -> tuple[list[list[_Call]], list[Any]]:
     """What happens in each block while a model reads tokens, and with which arguments."""
+    calls: list[list[_Call]] = [[] for _ in blocks]
+    arguments: list[Any] = []
 
-    calls: list[list[_Call]]
-    arguments: list[Any]
-
-
-def _record(model: Any, body: Any, blocks: nn.ModuleList, rows: int, masked: bool) -> _Record:
-    record = _Record([], [])
-
-    def keep(calls: list[_Call], name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, received: tuple[Any, ...], returned: Any) -> None:
-            x = _by_row(received[0] if received else None, rows)
-            y = _by_row(returned, rows)
-            if x is not None and y is not None:
-                calls.append(_Call(name, module, x.clone(), y.clone()))  # may change in place
-
-        return hook
+    def keep(number: int, name: str, module: nn.Module, received: Any, returned: Any) -> None:
+        x = _by_row(received[0] if received else None, rows)
+        y = _by_row(returned, rows)
+        if x is not None and y is not None:
+            calls[number].append(_Call(name, module, x.clone(), y.clone()))  # may change in place
 
     def see(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        record.arguments.append({"args": args, **kwargs})
+        arguments.append({"args": args, **kwargs})
 
     def hooks() -> Iterator[RemovableHandle]:
-        for block in blocks:
-            record.calls.append([])
+        for number, block in enumerate(blocks):
             yield block.register_forward_pre_hook(see, with_kwargs=True)
             for name, module in block.named_modules():
                 if all(child == "parametrizations" for child, _ in module.named_children()):
-                    yield module.register_forward_hook(keep(record.calls[-1], name))
+                    yield module.register_forward_hook(partial(keep, number, name))
 
     with attached(hooks()):
         _read(model, body, rows, masked)
-    return record
+    return calls, arguments
 
 
-def random_tokens(model: Any, rows: int) -> Tensor:
+def random_tokens(model: Any, rows: int, length: int = _TOKENS) -> Tensor:
     """Tokens (rows, T) on the model's device, the same in every call."""
     generator = torch.Generator().manual_seed(0)
     vocabulary = model.config.get_text_config().vocab_size
-    return torch.randint(vocabulary, (rows, _TOKENS), generator=generator).to(model.device)
+    return torch.randint(vocabulary, (rows, length), generator=generator).to(model.device)
 
 
 def padded_call(body: Any, tokens: Tensor) -> dict[str, Tensor]:
@@ -386,12 +373,9 @@ def padded_call(body: Any, tokens: Tensor) -> dict[str, Tensor]:
 
 
 def masked_call(mask: Tensor, length: int, has_positions: bool) -> dict[str, Tensor]:
-    """The arguments that tell a body of padding.
+    """The arguments that tell a body of padding, of which `length` T tokens are read.
 
-    Args:
-        mask: (B, T with what a cache has) int64, 0 where there is padding.
-        length: T, tokens to be read.
-        has_positions: whether the body takes position ids.
+    `mask` is (B, T with what a cache has) int64, 0 where there is padding.
     """
     positions = (mask.cumsum(-1) - 1).clamp_min(0)[:, -length:]
     return {"attention_mask": mask} | ({"position_ids": positions} if has_positions else {})
@@ -459,19 +443,16 @@ def _site(model: Any, number: int, block: nn.Module, calls: list[_Call]) -> Site
 @torch.inference_mode(False)  # `bypassed` may keep gradients through the columns
 def _projections(block: nn.Module, source: _Call, values: Values) -> dict[str, Tap]:
     """The projections of queries, keys and values; transformers orders them so in all families."""
-    width, size = values.groups * values.size, values.size
+    width = values.groups * values.size
     columns = torch.arange(source.returned.shape[-1])
     if len(columns) == width:
         owner = block.get_submodule(source.name.rpartition(".")[0])
-        named = {QUERY: "q_proj", KEY: "k_proj"}
-        found = {where: getattr(owner, name, None) for where, name in named.items()}
+        found = {QUERY: getattr(owner, "q_proj", None), KEY: getattr(owner, "k_proj", None)}
         taps = {where: Tap(module) for where, module in found.items() if module is not None}
         return {**taps, VALUE: Tap(source.module)}
-    if values.concatenated:
-        ends = columns[: -2 * width], columns[-2 * width : -width], columns[-width:]
-    else:
-        by_group = torch.unflatten(columns, 0, (values.groups, -1))
-        ends = by_group[:, : -2 * size], by_group[:, -2 * size : -size], by_group[:, -size:]
+    groups, size = (1, width) if values.concatenated else (values.groups, values.size)
+    by_group = torch.unflatten(columns, 0, (groups, -1))
+    ends = by_group[:, : -2 * size], by_group[:, -2 * size : -size], by_group[:, -size:]
     return {
         where: Tap(source.module, columns=these.flatten())
         for where, these in zip((QUERY, KEY, VALUE), ends, strict=True)

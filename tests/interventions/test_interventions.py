@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.interventions import Group, Intervention, sweep
-from pipeline.interventions.interventions import BASELINE, Edit, quartile_blocks
+from pipeline.interventions.interventions import BASELINE, Edit
 
 
 def members(group, n_blocks=8):
@@ -38,7 +38,9 @@ def test_fewer_than_four_blocks_have_no_quartiles():
 
 @given(st.integers(4, 200))
 def test_quartiles_part_the_blocks(n_blocks):
-    parts = [quartile_blocks(quartile, n_blocks) for quartile in (1, 2, 3, 4)]
+    quartiles = members(Group("quartiles"), n_blocks)
+    assert list(quartiles) == [f"quartile-{number}" for number in (1, 2, 3, 4)]
+    parts = quartiles.values()
     assert [block for part in parts for block in part] == list(range(n_blocks))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -182,7 +184,6 @@ def test_integers_of_any_kind_are_blocks(blocks):
         (lambda: sweep(8, [Group("random", k=2, draws=29)]), "at most 28"),
         (lambda: sweep(2, [Group("heads", "heads")]), "number of heads"),
         (lambda: sweep(0), "at least one"),
-        (lambda: quartile_blocks(1, 3), "at least 4"),
     ],
 )
 def test_what_means_nothing_or_does_not_fit_the_model_is_refused(make, message):

@@ -5,6 +5,7 @@ from functools import cache, partial
 from itertools import product
 
 import pytest
+import torch
 
 from pipeline.interventions import caches, complete, decoding, readout, score, scoring, wavefront
 from pipeline.interventions.hooks import BlockRows
@@ -60,8 +61,9 @@ def instead_of(owner, name):
 
 
 @instead_of(scoring, "_padded")
-def no_mask(original, rows, device):
-    return original(rows, device)[0], None
+def no_mask(original, *given):
+    tokens, mask = original(*given)
+    return tokens, mask.new_ones(mask.shape)
 
 
 @instead_of(scoring, "run")
@@ -113,7 +115,7 @@ def edits_in_the_next_samples(original, branches, batch, row):
 
 
 def decoding_from_another(field):
-    """A row goes on from the sample, branch (cache and edits) or wrong token of another row."""
+    """A row goes on from the sample or branch (cache and edits) of another row."""
 
     def rolled(original, engine, cache, start, *rest):
         other = getattr(start, field).roll(1)
@@ -121,6 +123,17 @@ def decoding_from_another(field):
 
     rolled.__name__ = f"decoding_from_another_{field}"
     return instead_of(decoding, "decode")(rolled)
+
+
+@instead_of(decoding, "decode")
+def decoding_from_another_token(original, engine, cache, start, *rest):
+    """A row goes on from the wrong token of another row, and does not tell."""
+    at = torch.arange(len(start.tokens)), start.mismatch
+    tokens = start.tokens.clone()
+    tokens[at] = tokens[at].roll(1)
+    made = original(engine, cache, replace(start, tokens=tokens), *rest)
+    made.token[at] = start.tokens[at]
+    return made
 
 
 @instead_of(caches.SideBySide, "update")
@@ -161,7 +174,8 @@ def end_of_text_generated(original, *found):
 
 
 DECODING = (
-    *map(decoding_from_another, ("sample", "branch", "token")),
+    *map(decoding_from_another, ("sample", "branch")),
+    decoding_from_another_token,
     cache_that_forgets,
     decoding_a_position_late,
     decoding_without_edits,
