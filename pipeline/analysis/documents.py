@@ -20,8 +20,8 @@ class Documents(NamedTuple):
         weights: (N,) words or bytes, where lm-eval divides by their sum; else 1.
         groups: (N,) documents of one category have the same number, all of them different numbers
             where the task has no categories.
-        link: how lm-eval's value follows from their mean, found by trial rather than by the
-            metric's name; None: in no known way.
+        link: how lm-eval's value follows from their mean, found by trial, not by the metric's
+            name; None: in no known way.
     """
 
     values: _Floats

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipeline.analysis.statistics import Estimates, clustered_rates
-from pipeline.measure.passages import EXTRACTABLE, KNOWN, Run, runs
+from pipeline.analysis.statistics import clustered_rates
+from pipeline.measure.passages import EXTRACTABLE, KNOWN, runs
 from pipeline.measure.schemas import EXACT, ROLLING
 
 
@@ -18,33 +18,28 @@ class Known(NamedTuple):
     """What one model knows of one document under one intervention.
 
     Args:
-        windows: their number.
-        extractable: that of those whose suffix has p_z of 1/1000 or more.
-        coverage: share of the document's characters in suffixes of these, 0 to 1.
-        longest: tokens of the longest run.
-        runs: all runs, the longest first.
+        numbers: ``windows``; ``extractable``, those whose suffix has p_z of 1/1000 or more;
+            ``coverage``, the share of characters in suffixes of these, 0 to 1; ``longest``, tokens
+            of the longest run.
+        runs: as `measure.passages.runs` gives them.
         surest: as `by_character` gives it.
     """
 
-    windows: int
-    extractable: int
-    coverage: float
-    longest: int
-    runs: list[Run]
+    numbers: dict[str, float]
+    runs: pl.DataFrame
     surest: NDArray[np.float64]
 
 
 def known(rows: pl.DataFrame, characters: int) -> Known:
-    """The passages of one document that a model knows.
-
-    Args:
-        rows: rolling windows of one document and intervention, in their order; at least one.
-        characters: of the document.
-    """
+    """The passages that a model knows of a document; `rows` as for `runs`, at least one."""
     found, surest = runs(rows), by_character(rows, characters)
-    longest = found[0].end - found[0].start if found else 0
-    coverage = float((surest >= EXTRACTABLE).mean())
-    return Known(len(rows), len(rows.filter(KNOWN)), coverage, longest, found, surest)
+    numbers = {
+        "windows": len(rows),
+        "extractable": len(rows.filter(KNOWN)),
+        "coverage": float((surest >= EXTRACTABLE).mean()),
+        "longest": max(found["tokens"], default=0),
+    }
+    return Known(numbers, found, surest)
 
 
 def by_character(rows: pl.DataFrame, characters: int) -> NDArray[np.float64]:
@@ -56,31 +51,32 @@ def by_character(rows: pl.DataFrame, characters: int) -> NDArray[np.float64]:
     return surest
 
 
-def extractable(rows: pl.DataFrame) -> Estimates:
-    """The share of windows that are extractable, with an interval at 95%.
+def extractable(rows: pl.DataFrame) -> tuple[float, float, float]:
+    """The share of windows, at least one, that are extractable, and the ends of its 95% interval.
 
-    Args:
-        rows: of one model and intervention, at least one. Windows of one stretch of P + S tokens
-            are one cluster.
+    Windows of one stretch of P + S tokens are one cluster.
     """
     stretch = pl.col("start") // (pl.col("prefix_length") + pl.col("suffix_length"))
     groups = rows.select(pl.struct("document", stretch).rank("dense")).to_series().to_numpy()
-    return clustered_rates(rows.select(KNOWN).to_numpy(), groups.astype(np.int64))
+    rate = clustered_rates(rows.select(KNOWN).to_numpy(), groups.astype(np.int64))
+    return float(rate.value[0]), float(rate.low[0]), float(rate.high[0])
 
 
-def difference(rows: pl.DataFrame) -> tuple[int, float, float, float] | None:
+def difference(rows: pl.DataFrame) -> dict[str, float]:
     """How the two readings of the same windows differ, under the baseline.
 
     Returns:
-        Windows that were read both ways; the median of log p rolling minus exact, nats, above 0
-        where more context helps; the largest absolute difference, nats; and the share of windows
-        that both count as extractable, or both do not. None if no window was read both ways.
+        ``windows`` that were read both ways; ``median`` of log p rolling minus exact, nats, above 0
+        where more context helps; ``largest`` absolute difference, nats; and ``agree``, the share of
+        windows that both count as extractable, or both do not. Empty if none was read both ways.
     """
     read = rows.with_columns(known=KNOWN)
     rolling, exact = (read.filter(reading=name) for name in (ROLLING, EXACT))
     both = exact.join(rolling, on=["document", "reference", "start"], suffix="_rolling")
     if both.is_empty():
-        return None
+        return {}
     change = (both["log_prob_rolling"] - both["log_prob"]).to_numpy()
     agree = float((both["known_rolling"] == both["known"]).to_numpy().mean())
-    return len(both), float(np.median(change)), float(np.abs(change).max()), agree
+    largest = float(np.abs(change).max())
+    differ = {"median": float(np.median(change)), "largest": largest, "agree": agree}
+    return {"windows": len(both), **differ}

@@ -53,15 +53,14 @@ def measure(
     suffix_length = int(samples["suffix_length"][0])
     require_completable(model, tokens, suffix_length)
     parts = []
-    for start in range(0, len(tokens), BATCH):
-        batch = tokens[start : start + BATCH].to(model.device)
-        parts.append(products(model, batch, suffix_length).abs().mean(-1).cpu())
-        progress(min(start + BATCH, len(tokens)), len(tokens))
+    for batch in torch.split(tokens, BATCH):
+        found = products(model, batch.to(model.device), suffix_length)
+        parts.append(found.abs().mean(-1).cpu())
+        progress(sum(map(len, parts)), len(tokens))
     values = torch.cat(parts)  # (N, L, 2)
-    if not values.isfinite().all():
-        bad = int(values.isfinite().all(-1).all(-1).logical_not().nonzero()[0])
+    if len(bad := (~values.isfinite()).nonzero()):
         raise bad_input(
-            f"sample {samples['sample_id'][bad]}",
+            f"sample {samples['sample_id'][int(bad[0, 0])]}",
             "gradients that are not finite",
             "finite numbers",
             "evaluate the family in float32: set dtype under `evaluation`",
@@ -69,9 +68,8 @@ def measure(
     blocks = pl.DataFrame({"block": range(values.shape[1])})
     parts_of = pl.DataFrame({"part": ["attention", "mlp"]})
     rows = crossed(samples.select("sample_id", "split"), blocks, parts_of)
-    return cast(
-        rows.with_columns(pl.Series("value", values.double().flatten().numpy())), ATTRIBUTION
-    )
+    value = pl.Series("value", values.double().flatten().numpy())
+    return cast(rows.with_columns(value), ATTRIBUTION)
 
 
 def products(model: PreTrainedModel, tokens: Tensor, suffix_length: int) -> Tensor:

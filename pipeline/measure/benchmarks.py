@@ -33,7 +33,7 @@ from lm_eval.evaluator_utils import get_sample_size
 from lm_eval.models.huggingface import HFLM
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from pipeline.interventions.evaluation import Likelihoods, Progress, Request, silent
+from pipeline.interventions.evaluation import Progress, Request, silent
 from pipeline.interventions.interventions import Intervention
 from pipeline.interventions.memory import Journal
 from pipeline.interventions.scoring import score
@@ -53,7 +53,6 @@ lm-eval's own default, 100,000 in a pool of processes, takes most of a minute pe
 
 FEWSHOT_SEED = 1234
 """The seed by which `simple_evaluate` chooses few-shot examples by default."""
-
 
 REQUEST_TYPES = ("loglikelihood", "loglikelihood_rolling")
 
@@ -91,13 +90,12 @@ def measure(
         tokenizer: the model's own.
         tasks: from `load_tasks`.
         interventions: V of them, distinct.
-        token_budget: tokens at a time, counted once per branch of the wavefront; it changes no
-            result; None: computed from the free memory.
+        token_budget: as for `memorization.measure`.
         limit: documents per task, or below 1 the share of its documents, or task -> documents; all
             documents by default.
         progress: called after each batch with the number of requests that are scored.
         journal: records halved batches and near ties.
-        shards: keep finished work, so that a killed process can resume; None: nothing is kept.
+        shards: keep finished work; None: nothing is kept.
         calibration: C samples of T token ids each, over which the edits ``mean`` and ``mlp-mean``
             take their means; None where there is no such edit.
 
@@ -116,44 +114,27 @@ def measure(
     for name, task in tasks.items():
         _check_metrics(name, task, documents[name])
     chance = {name: _chance(task, documents[name]) for name, task in tasks.items()}
-    field = {name: _metadata(task).get("category") for name, task in tasks.items()}
-    category = {
-        name: {document.doc_id: document.content.get(field[name]) for document in of_task}
-        for name, of_task in documents.items()
-    }
     items = _tokenize(model, tokenizer, [d for of_task in documents.values() for d in of_task])
-
-    likelihoods = _scored(
+    scored = _scored(
         model, items, interventions, token_budget, progress, journal, shards, calibration
     )
-
     results, by_intervention = [], []
     # one intervention at a time, since all of them would take gigabytes as Python numbers
     for v, intervention in enumerate(interventions):
-        # as lists: single look-ups in a tensor would take as long as the model does
+        # as lists: single look-ups in an array would take as long as the model does
         answer = partial(
-            items.answer, likelihoods.log_prob[v].tolist(), likelihoods.is_greedy[v].tolist()
+            items.answer, scored["log_prob"][v].tolist(), scored["is_greedy"][v].tolist()
         )
         values: list[tuple[object, ...]] = []
         for name, task in tasks.items():
-            label = {"intervention": intervention.name, "task": name}
-            made = _process(task, documents[name], answer)
-            for metric, by_document in made.items():
-                results.append(
-                    label
-                    | {"metric": metric}
-                    | _aggregate(task, metric, list(by_document.values()))
-                    | {"chance": chance[name] if metric in GUESSABLE else None}
-                )
+            for metric, by_document in _process(task, documents[name], answer).items():
+                label = {"intervention": intervention.name, "task": name, "metric": metric}
+                summed = _aggregate(task, metric, [value for _, value in by_document])
+                guessed = chance[name] if metric in GUESSABLE else None
+                results.append(label | summed | {"chance": guessed})
                 values += [
-                    (
-                        *label.values(),
-                        doc_id,
-                        category[name][doc_id],
-                        metric,
-                        *_value_and_weight(value),
-                    )
-                    for doc_id, value in by_document.items()
+                    (intervention.name, name, each.doc_id, each.category, metric, *_weighed(value))
+                    for each, value in by_document
                 ]
         schema = dtypes(BENCHMARK_DOCUMENTS) | {"weight": pl.Float64}
         by_intervention.append(pl.DataFrame(values, schema=schema, orient="row"))
@@ -165,10 +146,11 @@ def measure(
 
 @dataclass(frozen=True)
 class _Document:
-    """A document of a task: its place in the split, its content, lm-eval's requests about it."""
+    """A document of a task: place in the split, content, category, lm-eval's requests about it."""
 
     doc_id: int
     content: Any
+    category: Any
     requests: list[Instance]
 
 
@@ -221,9 +203,10 @@ def _documents(task: ConfigurableTask, limit: float | None) -> list[_Document]:
     except TemplateError as error:
         raise bad_template(f"task {task.config.task}", error) from error
     documents: dict[int, _Document] = {}
+    field = (task.config.metadata or {}).get("category")
     for request in task.instances:
-        known = documents.setdefault(request.doc_id, _Document(request.doc_id, request.doc, []))
-        known.requests.append(request)
+        new = _Document(request.doc_id, request.doc, request.doc.get(field), [])
+        documents.setdefault(request.doc_id, new).requests.append(request)
     for document in documents.values():
         document.requests.sort(key=lambda request: request.idx)
     return list(documents.values())
@@ -257,17 +240,12 @@ def _tokenize(
             for request in document.requests:
                 key = request.request_type, request.args
                 if key not in of_request:
-                    of_request[key] = [
-                        positions.setdefault(item, len(positions)) for item in lm.items_of(request)
-                    ]
+                    items = lm.items_of(request)
+                    of_request[key] = [positions.setdefault(each, len(positions)) for each in items]
     long = sum(len(context) + len(target) > lm.max_length + 1 for context, target in positions)
     if long:
-        logger.warning(
-            "%d of %d contexts lose tokens on the left: the model sees %d at once",
-            long,
-            len(positions),
-            lm.max_length,
-        )
+        message = "%d of %d contexts lose tokens on the left: the model sees %d at once"
+        logger.warning(message, long, len(positions), lm.max_length)
     return _Items(list(positions), of_request, lm.max_length)
 
 
@@ -280,8 +258,8 @@ def _scored(
     journal: Journal | None,
     shards: Shards | None,
     calibration: Sequence[Sequence[int]] | None,
-) -> Likelihoods:
-    """The answers to `items.distinct`, shard by shard; arguments are those of `measure`."""
+) -> Arrays:
+    """The answers to `items.distinct` (V, R), shard by shard; arguments are those of `measure`."""
     requests = items.distinct
     # requests that share a context are read in one row, so they stay in one shard
     starts = [
@@ -309,25 +287,21 @@ def _scored(
 
     lengths = [len(requests[row.start][0]) + sum(len(requests[i][1]) for i in row) for row in rows]
     determined_by = [items.max_length, calibration, *requests]
-    arrays = sharded(shards, model, interventions, lengths, determined_by, work)
-    results: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    return Likelihoods(**results)
+    return sharded(shards, model, interventions, lengths, determined_by, work)
 
 
 # --------------------------------------------------------------------------- metrics
 
 
 def _process(
-    task: ConfigurableTask,
-    documents: Sequence[_Document],
-    answer: Callable[[Instance], Any],
-) -> dict[str, dict[int, Any]]:
-    """The results of lm-eval's `process_results` by metric and document id."""
-    made: dict[str, dict[int, Any]] = {}
+    task: ConfigurableTask, documents: Sequence[_Document], answer: Callable[[Instance], Any]
+) -> dict[str, list[tuple[_Document, Any]]]:
+    """Metric -> each document and the result of lm-eval's `process_results`."""
+    made: dict[str, list[tuple[_Document, Any]]] = {}
     for document in documents:
         answers = [answer(request) for request in document.requests]
         for metric, value in task.process_results(document.content, answers).items():
-            made.setdefault(metric, {})[document.doc_id] = value
+            made.setdefault(metric, []).append((document, value))
     return made
 
 
@@ -344,18 +318,14 @@ def _aggregate(task: ConfigurableTask, metric: str, values: list[Any]) -> dict[s
         }
 
 
-def _value_and_weight(value: Any) -> tuple[float, float]:
+def _weighed(value: Any) -> tuple[float, float]:
+    """A value and its weight."""
     return (float(value[0]), float(value[1])) if isinstance(value, tuple) else (float(value), 1.0)
-
-
-def _metadata(task: ConfigurableTask) -> Mapping[str, Any]:
-    """What the task's file says of itself; lm-eval's own tasks say only their version."""
-    return task.config.metadata or {}
 
 
 def _chance(task: ConfigurableTask, documents: Sequence[_Document]) -> float | None:
     """The accuracy without reading: as stated, else the mean of 1/choices of multiple choice."""
-    if (stated := _metadata(task).get("chance")) is not None:
+    if (stated := (task.config.metadata or {}).get("chance")) is not None:
         return float(stated)
     if task.OUTPUT_TYPE != "multiple_choice" or task.multiple_target:
         return None
@@ -381,8 +351,7 @@ def _check_metrics(name: str, task: ConfigurableTask, documents: Sequence[_Docum
     blank = {"loglikelihood": (-1.0, False), "loglikelihood_rolling": -1.0}
     made = _process(task, documents[:1], lambda request: blank[request.request_type])
     problems = []
-    for metric, values in made.items():
-        value = next(iter(values.values()))
+    for metric, [(_, value)] in made.items():
         aggregation = task.aggregation().get(metric)
         if aggregation is None or metric not in task.higher_is_better():
             problem = "no aggregation or direction", "both in the task's metric_list", "add them"

@@ -14,13 +14,8 @@ SPLITS = ("memorized", "control")
 
 
 def chosen(samples: pl.DataFrame) -> pl.DataFrame:
-    """Some samples of each of `SPLITS`, memorized first: `LEAST` to `MOST`, if there are enough.
-
-    Args:
-        samples: as `SAMPLES`.
-    """
-    there = [split for split in SPLITS if (samples["split"] == split).any()]
-    return of_each_split(samples, there, a_split(samples.height)) if there else samples.clear()
+    """Some samples of each of `SPLITS`, memorized first: `LEAST` to `MOST`, if there are enough."""
+    return of_each_split(samples, SPLITS, a_split(samples.height))
 
 
 def a_split(samples: int) -> int:

@@ -46,11 +46,6 @@ def log_tries(
 
 
 def out_within(log_prob: NDArray[np.float64], tries: int) -> NDArray[np.bool_]:
-    """Whether each suffix appears within `tries` tries, with a probability of `PROBABILITY`.
-
-    Args:
-        log_prob: as for `log_tries`.
-        tries: n, 1 or more.
-    """
+    """Whether each suffix appears within `tries`, 1 or more, with `PROBABILITY` or above."""
     # the tolerance keeps rounding from deciding where p_z is exactly `PROBABILITY`
     return np.asarray(log_tries(log_prob) <= np.log(tries) + 1e-12)

@@ -12,7 +12,8 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise, takewhile
+from itertools import pairwise, product, takewhile
+from operator import eq
 from typing import Any
 
 import polars as pl
@@ -85,37 +86,25 @@ def measure(
             tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         )
 
-    unchanged: dict[tuple[int, str], list[int]] = {}  # the baseline's continuations
-    rows = []
+    made: dict[tuple[str, int, str], list[int]] = {}
     for intervention in interventions:
         with bypassed(model, intervention), _plain_generation(model), torch.inference_mode():
-            for prompt_id, prompt in enumerate(prompts):
-                for decoding in DECODINGS:
-                    with _seeded(model.device, f"{seed} {prompt_id}"):
-                        made = _continue(
-                            model, encoded[prompt_id], new_tokens, decoding == SAMPLED,
-                            f"{intervention.name}, prompt {prompt_id}, {decoding}",
-                        )  # fmt: skip
-                    text = decode(made)
-                    same = _shared(made, unchanged.setdefault((prompt_id, decoding), made))
-                    # a character can take several tokens; it differs if the first of them differs
-                    same_text = _shared(text, decode(made[:same]))
-                    differs = same < new_tokens
-                    rows.append(
-                        (
-                            intervention.name, prompt_id, decoding, prompt, encoded[prompt_id],
-                            made, text, same if differs else None, same_text if differs else None,
-                        )
-                    )  # fmt: skip
-                    progress(len(rows), total)
-    collapse = [
-        (_perplexity(model, encoded[row[1]], row[5]), distinct_bigrams(row[5])) for row in rows
-    ]
-    return pl.DataFrame(
-        [(*row, *numbers) for row, numbers in zip(rows, collapse, strict=True)],
-        schema=dtypes(GENERATIONS),
-        orient="row",
-    )
+            for (prompt_id, prompt), decoding in product(enumerate(encoded), DECODINGS):
+                key = intervention.name, prompt_id, decoding
+                where = f"{intervention.name}, prompt {prompt_id}, {decoding}"
+                with _seeded(model.device, f"{seed} {prompt_id}"):
+                    made[key] = _continue(model, prompt, new_tokens, decoding == SAMPLED, where)
+                progress(len(made), total)
+    rows = []
+    for (name, prompt_id, decoding), tokens in made.items():
+        text, prompt = decode(tokens), encoded[prompt_id]
+        same = _shared(tokens, made[BASELINE.name, prompt_id, decoding])
+        # a character can take several tokens; it differs if the first of them differs
+        first = (same, _shared(text, decode(tokens[:same]))) if same < new_tokens else (None, None)
+        collapse = _perplexity(model, prompt, tokens), distinct_bigrams(tokens)
+        given = prompts[prompt_id], prompt
+        rows.append((name, prompt_id, decoding, *given, tokens, text, *first, *collapse))
+    return pl.DataFrame(rows, schema=dtypes(GENERATIONS), orient="row")
 
 
 def distinct_bigrams(tokens: Sequence[int]) -> float:
@@ -125,17 +114,10 @@ def distinct_bigrams(tokens: Sequence[int]) -> float:
 
 
 def interventions_at(depths: Sequence[float], n_blocks: int) -> tuple[Intervention, ...]:
-    """The baseline, and the bypass of the one block at each depth.
+    """The baseline, and the bypass of the one block at each depth, ascending, each block once.
 
-    Depths rather than block numbers, so that one study fits models of different depth.
-
-    Args:
-        depths: shares of the model's depth, 0 (its first block) to 1 (its last); each selects the
-            nearest block, the even one where two are equally near.
-        n_blocks: L, at least 1.
-
-    Returns:
-        Blocks ascending; depths that fall on the same block give it once.
+    A depth is a share, 0 (the first of `n_blocks`) to 1 (the last), so that one study fits models
+    of different depth. It selects the nearest block, the even one where two are equally near.
     """
     blocks = sorted({round(depth * (n_blocks - 1)) for depth in depths})
     return (BASELINE, *(bypass(block_name(block), (block,)) for block in blocks))
@@ -149,7 +131,7 @@ def _continue(
 ) -> list[int]:
     """The tokens that the model appends to `prompt`; `where` is for the error message."""
     tokens = torch.tensor([prompt], device=model.device)
-    # transformers' default keeps the 50 likeliest tokens: 0 keeps all
+    # transformers keeps the 50 likeliest tokens by default: 0 keeps all
     choice = {"temperature": 1.0, "top_k": 0, "top_p": 1.0} if sample else {}
     output = model.generate(
         tokens,
@@ -181,12 +163,8 @@ def _finite(model: Any, where: str) -> Callable[[Tensor, Tensor], Tensor]:
     def require_finite(_tokens: Tensor, logits: Tensor) -> Tensor:
         # generate has set the end-of-text tokens to minus infinity already
         if not logits.index_fill(-1, never, 0.0).isfinite().all():
-            raise bad_input(
-                what=where,
-                got="logits with NaN or infinity",
-                expected="finite logits",
-                remedy="evaluate in float32; if it persists, the checkpoint's weights are broken",
-            )
+            remedy = "evaluate in float32; if it persists, the checkpoint's weights are broken"
+            raise bad_input(where, "logits with NaN or infinity", "finite logits", remedy)
         return logits
 
     return require_finite
@@ -200,9 +178,8 @@ def _plain_generation(model: Any) -> Iterator[None]:
     beams.
     """
     own = model.generation_config
-    stop = forbidden_tokens(model).tolist()  # those that the vocabulary has
-    plain = GenerationConfig(eos_token_id=stop or None)  # type: ignore[no-untyped-call]
-    model.generation_config = plain
+    stop = forbidden_tokens(model).tolist() or None  # those that the vocabulary has
+    model.generation_config = GenerationConfig(eos_token_id=stop)  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
@@ -215,23 +192,14 @@ def _seeded(device: torch.device, seed: str) -> Iterator[None]:
 
     Seeds are hashed, so that seed 0 of prompt 1 is independent of seed 1 of prompt 0.
     """
-    generator = (
-        torch.cuda.default_generators[device.index]
-        if device.type == "cuda"
-        else torch.default_generator
-    )
-    before = generator.get_state()
-    generator.manual_seed(int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big"))
-    try:
+    with torch.random.fork_rng([device.index] if device.type == "cuda" else []):
+        torch.manual_seed(int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big"))
         yield
-    finally:
-        generator.set_state(before)
 
 
 def _shared(one: Sequence[object], other: Sequence[object]) -> int:
     """The length of the beginning that two sequences have in common."""
-    pairs = zip(one, other, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return len(list(takewhile(bool, map(eq, one, other))))
 
 
 def _check(

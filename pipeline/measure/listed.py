@@ -16,14 +16,7 @@ from pipeline.workflow.tables import dtypes, read
 
 
 def as_table(interventions: Sequence[Intervention]) -> pl.DataFrame:
-    """The table of interventions, in their order.
-
-    Args:
-        interventions: V of them, each with one edit for all its blocks.
-
-    Returns:
-        As `schemas.INTERVENTIONS`, V rows.
-    """
+    """The interventions as `schemas.INTERVENTIONS`; each has one edit for all its blocks."""
     _, *columns = INTERVENTIONS
     rows = [(one.name, *(getattr(one, column) for column in columns)) for one in interventions]
     return pl.DataFrame(rows, schema=dtypes(INTERVENTIONS), orient="row")
@@ -31,9 +24,6 @@ def as_table(interventions: Sequence[Intervention]) -> pl.DataFrame:
 
 def from_table(table: pl.DataFrame) -> tuple[Intervention, ...]:
     """The interventions of a table, in its order; the inverse of `as_table`.
-
-    Args:
-        table: as `schemas.INTERVENTIONS`.
 
     Raises:
         ValueError: a row is not a valid intervention, for example has an unknown edit.
@@ -49,12 +39,7 @@ def from_table(table: pl.DataFrame) -> tuple[Intervention, ...]:
 
 
 def read_listed(data: Path, model: str) -> tuple[Intervention, ...]:
-    """The interventions that a study lists for a model.
-
-    Args:
-        data: folder of the study's tables.
-        model: its name.
-    """
+    """The interventions that a study, with its tables in `data`, lists for a model."""
     return from_table(read(data / "interventions" / f"{model}.parquet", INTERVENTIONS))
 
 

@@ -11,11 +11,10 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 from statsmodels.stats.proportion import proportion_confint
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from pipeline.interventions.completion import complete
-from pipeline.interventions.evaluation import Completions, Progress, silent
+from pipeline.interventions.evaluation import Progress, silent
 from pipeline.interventions.interventions import BASELINE, Intervention
 from pipeline.interventions.memory import Journal
 from pipeline.measure.metrics import MEMORIZATION, Completed, computed, unknown
@@ -71,23 +70,33 @@ def measure(
     suffix_length = int(samples["suffix_length"][0])
     suffix = tokens[:, -suffix_length:]
     texts = None if tokenizer is None else tokenizer.batch_decode(suffix)
-    decoded = _decoded(samples, decode)
+    count = {"all": len(samples), "none": 0}.get(str(decode), decode)
+    splits = samples["split"].unique(maintain_order=True).to_list()
+    chosen = of_each_split(samples, splits, int(count))["sample_id"]
+    decoded = samples["sample_id"].is_in(chosen.implode())
 
     def work(part: range) -> dict[str, NDArray[Any]]:
+        here = slice(part.start, part.stop)
         completed = complete(
             model,
-            tokens[part.start : part.stop],
+            tokens[here],
             suffix_length,
             interventions,
             progress=lambda done, _: progress(part.start + done, len(tokens)),
             token_budget=token_budget,
             journal=journal,
-            decode=decoded[part.start : part.stop].to_list(),
+            decode=decoded[here].to_list(),
             calibration_tokens=tokens,
             first=part.start,
         )
-        here = slice(part.start, part.stop)
-        return _columns(completed, suffix[here], texts and texts[here])
+        results = {name: tensor.numpy() for name, tensor in completed.tensors().items()}
+        # in the table's own types, so that all columns fit into memory; -1 becomes `NOT_DECODED`
+        others = {
+            "min_margin": results.pop("min_margin"),
+            "continuation": results["continuation"].astype(np.uint32),
+        }
+        made = Completed(suffix=suffix[here].numpy(), texts=texts and texts[here], **results)
+        return computed(made) | others
 
     lengths = [tokens.shape[1]] * len(tokens)
     determined_by = [decode, suffix_length, texts, *tokens.tolist()]
@@ -103,32 +112,6 @@ def measure(
     return table.with_columns(*unknown(known), pl.when(known).then(pl.col("continuation")))
 
 
-def _decoded(samples: pl.DataFrame, decode: Literal["all", "none"] | int) -> pl.Series:
-    """Whether each sample's continuations are decoded to the end, (N,) bool."""
-    count = {"all": len(samples), "none": 0}.get(str(decode), decode)
-    splits = samples["split"].unique(maintain_order=True).to_list()
-    return samples["sample_id"].is_in(
-        of_each_split(samples, splits, int(count))["sample_id"].implode()
-    )
-
-
-def _columns(
-    made: Completions, suffix: Tensor, texts: Sequence[str] | None
-) -> dict[str, NDArray[Any]]:
-    """Column of `MEMORIZATION` -> its values, (V, N), or (V, N, S) for the continuation.
-
-    The types are the table's own, so that all columns fit into memory. The engine's -1, for tokens
-    that it did not decode, becomes `NOT_DECODED`.
-    """
-    results = {name: tensor.numpy() for name, tensor in made.tensors().items()}
-    min_margin = results.pop("min_margin")
-    return {
-        **computed(Completed(suffix=suffix.numpy(), texts=texts, **results)),
-        "min_margin": min_margin,
-        "continuation": results["continuation"].astype(np.uint32),
-    }
-
-
 def require_baseline(
     model: PreTrainedModel,
     samples: pl.DataFrame,
@@ -139,7 +122,7 @@ def require_baseline(
     """Check before the sweep that the unmodified model completes the memorized samples.
 
     On `TRIAL_SAMPLES` of them, a wrong tokenizer, revision or precision shows in a fraction of the
-    time. The samples are spread evenly over the table.
+    time.
 
     Args:
         model: in evaluation mode, on any device.
@@ -154,11 +137,10 @@ def require_baseline(
     Raises:
         InputError: the interval lies below the floor, and `stop`.
     """
-    memorized = samples.filter(pl.col("split") == "memorized")
-    if memorized.is_empty():
+    trial = of_each_split(samples, ["memorized"], TRIAL_SAMPLES)
+    if trial.is_empty():
         return {}
-    rows = sorted({i * len(memorized) // TRIAL_SAMPLES for i in range(TRIAL_SAMPLES)})
-    made = measure(model, memorized[rows], (BASELINE,), token_budget)
+    made = measure(model, trial, (BASELINE,), token_budget)
     right = int(made["exact_match"].sum())
     low, high = proportion_confint(right, len(made), method="wilson")
     measured = f"exact match {right / len(made):.3f}, 95% interval {low:.3f} to {high:.3f}"

@@ -239,13 +239,12 @@ def _of_pairs(
     made: Completed,
     score: Callable[[Sequence[int], Sequence[int]], float],
     perfect: float,
-    among: NDArray[np.bool_] | None = None,
+    among: NDArray[np.bool_] | bool = True,
 ) -> _Floats:
     """(V, N) scores of continuation and suffix; `perfect` if they are equal, 0 outside `among`."""
     equal = exact_match(made)
     scores = np.where(equal, perfect, 0.0)
-    asked = made.known & ~equal if among is None else made.known & ~equal & among
-    at = np.nonzero(asked)
+    at = np.nonzero(made.known & ~equal & among)
     pairs = zip(made.continuation[at].tolist(), made.suffix[at[1]].tolist(), strict=True)
     scores[at] = [score(*pair) for pair in pairs]
     return scores
@@ -367,11 +366,7 @@ def computed(made: Completed) -> dict[str, NDArray[Any]]:
 
 
 def unknown(known: pl.Expr) -> list[pl.Expr]:
-    """The metrics that may be unknown, with null where they are.
-
-    Args:
-        known: whether the continuation is known to its end.
-    """
+    """The metrics that may be unknown, null where they are: `known` is the continuation's end."""
     of_text = [pl.col(m.name).fill_nan(None) for m in METRICS if m.needs == "text"]
     greedy = [m.name for m in METRICS if m.needs == "greedy continuation"]
     return [*of_text, pl.when(known).then(pl.col(greedy)).name.keep()]

@@ -6,7 +6,6 @@ Needs no torch, since reports use it as well.
 import math
 from collections.abc import Sequence
 from difflib import SequenceMatcher
-from typing import NamedTuple
 
 import polars as pl
 
@@ -23,38 +22,24 @@ LEAST_BLOCK, MOST_GAP = 20, 3
 """Tokens of a near-verbatim block at least, and between two matches of one block at most."""
 
 
-class Run(NamedTuple):
-    """A stretch of a document whose suffixes are extractable one after the other.
-
-    Args:
-        first, last: numbers of its first and its last window.
-        start, end: of the tokens in their suffixes; the end is exclusive.
-    """
-
-    first: int
-    last: int
-    start: int
-    end: int
-
-
-def runs(rows: pl.DataFrame) -> list[Run]:
+def runs(rows: pl.DataFrame) -> pl.DataFrame:
     """The runs of a document: extractable windows whose suffixes touch or overlap.
 
     Args:
         rows: rolling windows of one document and intervention, in their order.
 
     Returns:
-        The longest first, equals in the order of the text. One window alone is a run of S tokens.
+        The longest first, equals in the order of the text: the first window's ``start``, and
+        ``tokens``, ``first_character`` and ``end_character`` of the suffixes. One window alone is
+        a run of S tokens.
     """
-    found: list[Run] = []
-    places = "number", "start", "prefix_length", "suffix_length"
-    for number, at, prefix, suffix in rows.with_row_index("number").filter(KNOWN)[places].rows():
-        start, end = at + prefix, at + prefix + suffix
-        if found and start <= found[-1].end:
-            found[-1] = found[-1]._replace(last=number, end=end)
-        else:
-            found.append(Run(number, number, start, end))
-    return sorted(found, key=lambda run: run.start - run.end)
+    first = pl.col("start") + pl.col("prefix_length")
+    end = first + pl.col("suffix_length")
+    number = (first > end.shift(fill_value=0)).cum_sum().alias("run")
+    found = rows.filter(KNOWN).group_by(number, maintain_order=True)
+    columns = pl.first("start", "first_character"), pl.last("end_character")
+    made = found.agg(*columns, tokens=end.last() - first.first()).drop("run")
+    return made.sort("tokens", descending=True, maintain_order=True)
 
 
 def recall(written: Sequence[int], true: Sequence[int]) -> float:

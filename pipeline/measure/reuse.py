@@ -38,24 +38,19 @@ def keys(
         samples: checksum of the samples over which some edits take a mean.
         sources: model whose values patches put in -> what its weights are.
     """
-    sources = sources or {}
-
-    def key(intervention: Intervention) -> str:
-        rules = {block: rule_of(edit) for block, edit in intervention.edits.items()}
+    found = {}
+    for one in interventions:
+        rules = {block: rule_of(edit) for block, edit in one.edits.items()}
         parts: dict[str, object] = {
             "edits": [[block, rule.name, rule.code] for block, rule in rules.items()],
-            "heads": intervention.heads,
-            "seed": intervention.seed,
-            "neurons": intervention.neurons,
-            "positions": intervention.positions,
-            "source": sources.get(intervention.source or ""),
+            **{name: getattr(one, name) for name in ("heads", "seed", "neurons", "positions")},
+            "source": (sources or {}).get(one.source or ""),
         }
-        if takes_mean([intervention]):
+        if takes_mean([one]):
             parts["samples"] = samples
         content = json.dumps([determined_by, parts], sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()
-
-    return {intervention.name: key(intervention) for intervention in interventions}
+        found[one.name] = hashlib.sha256(content.encode()).hexdigest()
+    return found
 
 
 def takes_mean(interventions: Sequence[Intervention]) -> bool:
@@ -89,10 +84,8 @@ def extended(
     missing = [one for one in interventions if one.name not in reused]
     if not reused:
         return list(compute(missing))
-    print(
-        f"{len(reused)} of {len(interventions)} interventions are taken from the earlier table",
-        flush=True,
-    )
+    counts = f"{len(reused)} of {len(interventions)} interventions"
+    print(f"{counts} are taken from the earlier table", flush=True)
     computed = compute(missing) if missing else [table.clear() for table, _ in earlier]
     joined = []
     for (table, names), new in zip(earlier, computed, strict=True):

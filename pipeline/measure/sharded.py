@@ -35,5 +35,4 @@ def sharded(
         model.num_parameters(), len(interventions), device, dtype, torch.get_num_threads()
     )
     seconds = [a_token * length for length in lengths]
-    key = [device, dtype, *interventions, *determined_by]
-    return dict(shards.results(work, seconds, key))
+    return shards.results(work, seconds, [device, dtype, *interventions, *determined_by])

@@ -47,7 +47,6 @@ def measure(
     interventions: Sequence[Intervention],
     token_budget: int | None = None,
     journal: Journal | None = None,
-    seed: int = 0,
 ) -> Looked:
     """Measure the samples of `chosen` token by token under every intervention.
 
@@ -57,7 +56,6 @@ def measure(
         interventions: V of them, the baseline among them.
         token_budget: as for `memorization.measure`.
         journal: records halved batches.
-        seed: for the samples that are chosen at random.
 
     Returns:
         Rows by intervention or block, then by sample: memorized, then control.
@@ -76,7 +74,7 @@ def measure(
     names = pl.DataFrame({"intervention": [one.name for one in interventions]})
     baseline_index = names["intervention"].to_list().index(BASELINE.name)
     right = seen.greedy.numpy() == suffix
-    reasons = shown(right, baseline_index, some["split"].to_numpy() == "memorized", seed)
+    reasons = shown(right, baseline_index, some["split"].to_numpy() == "memorized")
     described = some.select("sample_id", "split").with_columns(
         shown=pl.Series(reasons, dtype=pl.String)
     )
@@ -104,7 +102,7 @@ def certified(model: PreTrainedModel) -> pl.DataFrame:
 
 
 def shown(
-    right: NDArray[np.bool_], baseline_index: int, memorized: NDArray[np.bool_], seed: int
+    right: NDArray[np.bool_], baseline_index: int, memorized: NDArray[np.bool_]
 ) -> list[str | None]:
     """The reason to show each sample token by token, or None.
 
@@ -112,7 +110,6 @@ def shown(
         right: (V, N, S) whether the argmax is the true token.
         baseline_index: the baseline's row of `right`.
         memorized: (N,) whether the sample is of that split; the others are control samples.
-        seed: for the samples that are chosen at random.
 
     Returns:
         (N,) ``survives`` (recited by the baseline, most tokens right under the interventions),
@@ -126,7 +123,7 @@ def shown(
     last_run = np.cumprod(edited[..., ::-1], axis=-1).sum(-1)
     rejoins = (wrong_somewhere & (last_run >= max(1, right.shape[-1] // 4))).sum(0)
     recited = memorized & right[baseline_index].all(-1)
-    at_random = np.random.default_rng(seed).permutation(len(memorized))
+    at_random = np.random.default_rng(0).permutation(len(memorized))
     why: list[str | None] = [None] * len(memorized)
     for kind, among, order in (
         ("survives", recited, -survival),

@@ -44,7 +44,7 @@ from pipeline.models.context import context_length
 from pipeline.models.precision import at_least_single
 from pipeline.workflow.errors import bad_input
 from pipeline.workflow.shards import Shards
-from pipeline.workflow.tables import cast, crossed, dtypes
+from pipeline.workflow.tables import cast, crossed, dtypes, empty
 
 RECITED_TOKENS = 500
 """Tokens that a model recites from a seed, at most."""
@@ -114,11 +114,10 @@ def measure(
         interventions: V of them, distinct.
         stride: tokens from one window to the next.
         exact: the number of windows, evenly spread over all, that are read alone as well.
-        token_budget: tokens at a time, counted once per branch; it affects rounding only; None:
-            computed from the free memory.
+        token_budget: as for `memorization.measure`; it affects rounding only.
         progress: called after each batch.
         journal: records halved batches.
-        shards: keep finished chunks, so that a killed process can resume; None: nothing is kept.
+        shards: keep finished chunks; None: nothing is kept.
 
     Returns:
         As `schemas.WINDOWS`: rolling, then exact; intervention by intervention; in the order of the
@@ -146,12 +145,13 @@ def measure(
             "first_character": ends[starts + prefix_length, 0],
             "end_character": ends[starts + total - 1, 1],
         }
-        frame = pl.DataFrame(columns).with_columns(number=number, document=pl.lit(name))
-        found.append(frame.with_columns(reference=reference))
-    both = {"prefix_length": prefix_length, "suffix_length": suffix_length}
-    windows = pl.concat(found).with_columns(**both)
+        told = {"document": pl.lit(name), "number": pl.lit(number), "reference": pl.lit(reference)}
+        found.append(pl.DataFrame(columns).with_columns(**told))
+    windows = pl.concat(found).with_columns(
+        prefix_length=prefix_length, suffix_length=suffix_length
+    )
     if windows.is_empty():
-        return pl.DataFrame(schema=dtypes(WINDOWS))
+        return empty(WINDOWS)
     chosen = np.unique(np.arange(exact) * len(windows) // max(1, exact))
     alone = windows[chosen].with_columns(context=prefix_length)
     length = total + (per_chunk - 1) * stride
@@ -164,6 +164,8 @@ def measure(
         (ROLLING, windows, chunks, shards),
         (EXACT, alone, _rows(documents, alone, total), None),
     ):
+        if listed.is_empty():
+            continue
         lengths = prefix_length, suffix_length, stride
         work = partial(_read, engine, rows, lengths, progress)
         sizes = [rows.shape[1]] * len(rows)
@@ -206,8 +208,7 @@ def _read(
     half = engine.known.model.dtype == torch.float16  # which overflows where float32 does not
     with at_least_single(*engine.models) if half else nullcontext():
         parts = in_batches(costs, budget, None, work, engine.journal)
-    none = torch.zeros(len(_COLUMNS), len(engine.interventions), 0, 1 + (needed - suffix) // stride)
-    values = torch.cat([none.double(), *parts], 2)
+    values = torch.cat(parts, 2)
     if values.isnan().any():
         _, v, n, _ = values.isnan().nonzero()[0].tolist()
         raise not_finite(engine, v, rows[numbers[n], :-1], f"chunk {numbers[n]}")
@@ -232,7 +233,7 @@ def recite(
 
     Args:
         model: in evaluation mode, on any device.
-        documents: those without a window are left out.
+        documents: those without a window, and references, are left out.
         windows: as `measure` gives them, of the baseline and others.
         interventions: V of them, the baseline among them.
         tokenizer: the model's.
@@ -246,14 +247,14 @@ def recite(
         InputError: as for `completion.complete`.
     """
     made = []
-    of_baseline = windows.filter(intervention=BASELINE.name, reading=ROLLING)
+    of_baseline = windows.filter(intervention=BASELINE.name, reading=ROLLING, reference=False)
     for name, tokens, _, reference in documents:
-        rows = of_baseline.filter(document=name, reference=reference)
-        if rows.is_empty():
+        rows = of_baseline.filter(document=name)
+        if reference or rows.is_empty():
             continue
-        found, prefix = runs(rows), int(rows["prefix_length"][0])
-        likeliest = int(rows["log_prob"].to_numpy().argmax())
-        seed = int(rows["start"][found[0].first if found else likeliest])
+        known, likeliest = runs(rows), rows[int(rows["log_prob"].to_numpy().argmax())]
+        seed = int((likeliest if known.is_empty() else known)["start"][0])
+        prefix = int(likeliest["prefix_length"][0])
         length = min(RECITED_TOKENS, context_length(model.config) - prefix)
         text = torch.from_numpy(tokens[seed : seed + prefix + length])[None]
         true = text[0, prefix:]

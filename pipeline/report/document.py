@@ -5,7 +5,7 @@ is one document, its page under the baseline is part of ``index.html``. Text is 
 only where the user says so.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,19 +33,14 @@ PASSAGES, CELLS, PART = 20, 120, 3000
 """Passages that are listed, cells of the strip, and characters of a part of the text, about."""
 
 _UNITS = {
-    "windows": "windows",
-    "extractable": "windows",
-    "coverage": SHARE,
-    "longest": "tokens",
-    "recited_from": "characters",
-    "verbatim": "tokens",
-    "recall": SHARE,
+    **dict.fromkeys(("windows", "known", "extractable"), "windows"),
+    **dict.fromkeys(("documents", "in", "short"), "documents"),
+    **dict.fromkeys(("characters", "first", "recited_from"), "characters"),
+    **dict.fromkeys(("tokens", "longest", "verbatim"), "tokens"),
+    **dict.fromkeys(("coverage", "recall", "agree"), SHARE),
+    **{"median": "difference", "largest": "nats"},
 }
-"""Columns of the table of documents, and their units."""
-
-_TOTAL = {"known": "windows", "windows": "windows", "in": "documents", "documents": "documents"}
-_DIFFERENCE = {"windows": "windows", "median": "difference", "largest": "nats", "agree": SHARE}
-_PASSAGE = {"first": "characters", "characters": "characters", "tokens": "tokens"}
+"""The last part of a number's name -> its unit; the names of interventions have p-values."""
 
 
 def write_documents(
@@ -75,11 +70,11 @@ def write_documents(
     Raises:
         InputError: a table is missing or damaged.
     """
-    strange, stranger = list[pl.DataFrame](), None
+    stranger = tables.empty(WINDOWS)
     if reference:
         stranger = tables.read(windows / f"{reference}.parquet", WINDOWS)
         stranger = stranger.filter(intervention=BASELINE.name, reading=ROLLING, reference=False)
-        strange.append(stranger)
+    strange = [stranger]
     totals, listed, rows, differences, copied = [], [], [], [], []
     pages = dict[str, dict[str, Any]]({"index.html": {}})
     for model in models:
@@ -87,18 +82,22 @@ def write_documents(
         of_baseline = table.filter(intervention=BASELINE.name)
         strange.append(of_baseline.filter(reference=True, reading=ROLLING))
         if both := difference(of_baseline):
-            differences.append((model, _numbers(model, _DIFFERENCE, both)))
+            differences.append((model, _numbers(model, both)))
         own = table.filter(reference=False, reading=ROLLING)
         if corpus is not None:
             of_model = own.filter(intervention=BASELINE.name).with_columns(model=pl.lit(model))
             copied.append(counted(texts, corpus, of_model))
         long, in_all = set(own["document"]), own.partition_by("intervention", as_dict=True)
         short = [name for name in texts if name not in long]
-        count = _number(f"{model}/short", len(short), "documents")
+        count = _number(f"{model}/short", len(short))
         edits = [_total(f"{model}/{edit}", edit, these) for (edit,), these in in_all.items()]
         totals.append({"model": model, "edits": edits, "count": count, "short": short})
         recited = tables.read(windows / f"{model}.recited.parquet", RECITED)
-        seeds = recited.join(own, on=["intervention", "document", "start"])
+        key = ["document", "intervention"]
+        renamed = {"first_character": "recited_from", "near_verbatim_recall": "recall"}
+        joined = recited.join(own, on=[*key, "start"]).rename(renamed)
+        told = joined.select(*key, "recited_from", "verbatim", "recall")
+        seeds = told.rows_by_key(key, named=True, unique=True)
         for number, (name, whole) in enumerate(texts.items()):
             text = whole.replace("\r\n", " \n")  # of equal length
             of = own.filter(document=name).partition_by("intervention", as_dict=True)
@@ -107,18 +106,17 @@ def write_documents(
             if len(texts) == len(models) == 1:
                 hrefs[BASELINE.name] = "index.html"
             beside = {edit: each.surest for edit, each in found.items()}
-            if stranger is not None:
+            if reference:
                 beside["reference"] = by_character(stranger.filter(document=name), len(text))
-            for (edit,), these in of.items():
-                told = seeds.filter(document=name, intervention=edit).row(0, named=True)
-                recall, key = told["near_verbatim_recall"], f"{model}/{number}/{edit}"
-                values = *found[edit][:4], told["first_character"], told["verbatim"], recall
+            for edit, of_edit in found.items():
+                values = of_edit.numbers | seeds[name, edit]
                 keys = {"document": name, "model": model, "intervention": edit}
-                listed.append(keys | dict(zip(_UNITS, values, strict=True)))
+                listed.append(keys | values)
                 link = Markup('<a href="{}">{}</a>').format(hrefs[edit], clean(name))
-                cells = _numbers(key, _UNITS, values).values()
+                place = f"{model}/{number}/{edit}"
+                cells = _numbers(place, values).values()
                 rows.append([name if hrefs[edit] == "index.html" else link, model, edit, *cells])
-                page = keys | _shown(key, text, these, found[edit], beside, show_text=show_text)
+                page = keys | _shown(place, text, of_edit, beside, show_text=show_text)
                 others = [(other, href) for other, href in hrefs.items() if other != edit]
                 pages[hrefs[edit]] = {"title": name, "shown": page, "others": others}
     common = {
@@ -149,29 +147,26 @@ def write_documents(
         numbers.write(temporary / "numbers.json")
 
 
-def _number(name: str, value: float, unit: str) -> Number:
+def _number(name: str, value: float) -> Number:
+    unit = _UNITS.get(name.rpartition("/")[2], "p-value")
     return Number(f"windows/{name}", value, unit=unit, table="windows")
 
 
-def _numbers(key: str, units: Mapping[str, str], values: Iterable[float]) -> dict[str, Number]:
-    """Name -> number, for each name that has a unit."""
-    named = zip(units.items(), values, strict=True)
-    return {name: _number(f"{key}/{name}", value, unit) for (name, unit), value in named}
+def _numbers(key: str, values: Mapping[str, float]) -> dict[str, Number]:
+    return {name: _number(f"{key}/{name}", value) for name, value in values.items()}
 
 
 def _total(key: str, edit: str, windows: pl.DataFrame) -> dict[str, Any]:
     """How many windows, and documents, are known of all that a model read under one edit."""
-    frames = windows.filter(KNOWN), windows
-    counts = (*map(len, frames), *(each["document"].n_unique() for each in frames))
-    share = _share(f"{key}/share", windows)
-    return {"name": edit, "share": share, **_numbers(key, _TOTAL, counts)}
+    known, share = windows.filter(KNOWN), _share(f"{key}/share", windows)
+    counts = {"known": len(known), "windows": len(windows)}
+    counts |= {"in": known["document"].n_unique(), "documents": windows["document"].n_unique()}
+    return {"name": edit, "share": share, **_numbers(key, counts)}
 
 
 def _share(name: str, windows: pl.DataFrame) -> Number:
     """The share of windows that are known."""
-    rate = extractable(windows)
-    value, low, high = (float(end[0]) for end in (rate.value, rate.low, rate.high))
-    return Number(f"windows/{name}", value, low, high, SHARE, "windows")
+    return Number(f"windows/{name}", *extractable(windows), SHARE, "windows")
 
 
 def _by_copies(windows: pl.DataFrame) -> list[list[Any]]:
@@ -183,7 +178,7 @@ def _by_copies(windows: pl.DataFrame) -> list[list[Any]]:
         row = [str(first) if level <= 1 else f"{first} to {2 * first - 1}", model]
         for what, levels in of.items():
             these, key = windows.filter(levels == level), f"{model}/{what}/{first}"
-            row += [_number(f"{key}/windows", len(these), "windows"), "–", ""]
+            row += [_number(f"{key}/windows", len(these)), "–", ""]
             if len(these):
                 share = _share(f"{key}/known", these)
                 meter = Markup('<meter value="{}" aria-hidden="true"></meter>')
@@ -195,7 +190,6 @@ def _by_copies(windows: pl.DataFrame) -> list[list[Any]]:
 def _shown(
     key: str,
     text: str,
-    rows: pl.DataFrame,
     found: Known,
     beside: Mapping[str, NDArray[np.float64]],
     *,
@@ -203,13 +197,8 @@ def _shown(
 ) -> dict[str, Any]:
     """A document under one intervention as its page shows it.
 
-    Args:
-        key: the start of its numbers' names.
-        text: the document.
-        rows: its windows.
-        found: what is known of it.
-        beside: log p of the surest window over each character, by intervention, and the reference.
-        show_text: show the document as text.
+    `beside` has log p of the surest window over each character, by intervention, and the reference.
+    The numbers' names begin with `key`.
 
     Returns:
         ``columns`` and ``passages``, the table of passages; ``parts`` of the text, coloured;
@@ -219,12 +208,11 @@ def _shown(
     edges = np.linspace(0, len(text), min(CELLS, len(text)) + 1).astype(int).tolist()
     anchor = Markup('<a class="at" id="c{}"></a>')
     marks = {edge: anchor.format(i) for i, edge in enumerate(edges[:-1])}
-    units = _PASSAGE | dict.fromkeys(beside, "p-value")
-    for number, run in enumerate(found.runs[:PASSAGES], start=1):
-        first, end = rows["first_character"][run.first], rows["end_character"][run.last]
-        surest = (float(np.exp(each[first:end].max())) for each in beside.values())
-        sizes = first, end - first, run.end - run.start
-        cells = _numbers(f"{key}/passages/{number}", units, (*sizes, *surest)).values()
+    for number, run in enumerate(found.runs[:PASSAGES].iter_rows(named=True), start=1):
+        first, end = run["first_character"], run["end_character"]
+        values = {"first": first, "characters": end - first, "tokens": run["tokens"]}
+        values |= {name: float(np.exp(each[first:end].max())) for name, each in beside.items()}
+        cells = _numbers(f"{key}/passages/{number}", values).values()
         link = Markup('<a id="passage-{0}" href="#n{0}">{0}</a>').format(number)
         told = Markup('<div class="passage">{}</div>').format(clean(text[first:end]))
         passages.append([link, *cells, told] if show_text else [str(number), *cells])
@@ -240,14 +228,10 @@ def _shown(
 
 
 def _parts(text: str, levels: NDArray[np.integer], marks: Mapping[int, Markup]) -> Iterator[Markup]:
-    """The text in parts, each run of one colour in an element.
+    """The text in parts, each run of one colour, 0 to 5, in an element.
 
     A part ends with a line; in a line longer than a part with a word, or anywhere in a long word.
-
-    Args:
-        text: the document.
-        levels: (characters,) 0 to 5, the colour of each character.
-        marks: what stands before some characters.
+    `marks` stand before some characters.
     """
     changes = (np.flatnonzero(np.diff(levels)) + 1).tolist()
     cuts = set[int]()

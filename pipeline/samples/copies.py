@@ -38,16 +38,10 @@ def counted(texts: Mapping[str, str], corpus: Sequence[str], windows: pl.DataFra
 
 
 def exact_copies(corpus: Sequence[str], passages: Sequence[str]) -> NDArray[np.int64]:
-    """How often each passage occurs in the texts of a corpus; overlapping copies count apart.
+    """(N,) how often each of N passages occurs in a corpus; overlapping copies count apart.
 
-    Line ends of Windows equal those of others.
-
-    Args:
-        corpus: texts; the suffix array of all takes five bytes for each byte.
-        passages: N of them, none empty.
-
-    Returns:
-        (N,) numbers from 0.
+    Line ends of Windows equal those of others. The suffix array takes five bytes for each byte of
+    the corpus.
     """
     text = b"\xff".join(map(_bytes, corpus))  # a byte that UTF-8 never has
     if not text:
@@ -58,18 +52,12 @@ def exact_copies(corpus: Sequence[str], passages: Sequence[str]) -> NDArray[np.i
 
 
 def near_copies(corpus: Sequence[str], passages: Sequence[str]) -> NDArray[np.int64]:
-    """How often each passage occurs nearly: `ALIKE` by the trigrams of its words, without case.
+    """(N,) how often each of N passages occurs nearly: `ALIKE` by trigrams of words, without case.
 
     The corpus is cut into stretches of as many words as a passage has in the median. MinHash
     proposes those that are alike, their exact similarity decides, and stretches that overlap count
-    once. MinHash may overlook a copy whose similarity is close to `ALIKE`.
-
-    Args:
-        corpus: texts.
-        passages: N of them.
-
-    Returns:
-        (N,) numbers from 0; a passage of fewer than three words has none.
+    once. MinHash may overlook a copy whose similarity is close to `ALIKE`. A passage of fewer than
+    three words has none.
 
     Source: Lee et al. (2022), arXiv 2107.06499, which finds near-duplicates by MinHash.
     """

@@ -10,12 +10,7 @@ from numpy.typing import NDArray
 def draw(ids: Sequence[int] | NDArray[np.integer], n: int, seed: int) -> NDArray[np.int64]:
     """The `n` of `ids` that a seeded hash ranks first, ascending; all, where they are fewer.
 
-    An id keeps its rank when others are added or removed.
-
-    Args:
-        ids: distinct.
-        n: how many.
-        seed: of the hash.
+    The ids are distinct. One keeps its rank when others are added or removed.
     """
     known = np.asarray(ids, dtype=np.int64)
     ranks = np.array([number(seed, each) for each in known.tolist()], dtype=np.uint64)

@@ -37,7 +37,7 @@ def suffix_groups(suffixes: NDArray[np.integer]) -> NDArray[np.intp]:
     clusters = DisjointSet(range(len(distinct)))
     for i, sketch in enumerate(MinHash.generator(pairs, num_perm=_PERMUTATIONS, seed=_SEED)):
         for other in index.query(sketch):
-            if not clusters.connected(i, other) and _similarity(pairs[i], pairs[other]) >= ALIKE:
+            if len(pairs[i] & pairs[other]) / len(pairs[i] | pairs[other]) >= ALIKE:
                 clusters.merge(i, other)
         index.insert(i, sketch)
     roots = np.array([clusters[i] for i in range(len(distinct))], dtype=np.intp)[which.ravel()]
@@ -51,8 +51,3 @@ def _token_pairs(suffix: NDArray[np.integer]) -> set[bytes]:
     width = min(2, len(suffix))
     windows = np.lib.stride_tricks.sliding_window_view(suffix.astype(np.uint32), width)
     return {window.tobytes() for window in windows}
-
-
-def _similarity(one: set[bytes], other: set[bytes]) -> float:
-    """The Jaccard similarity, 0 to 1."""
-    return len(one & other) / len(one | other)

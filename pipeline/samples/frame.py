@@ -51,12 +51,8 @@ def first_tokens(
 ) -> NDArray[np.integer]:
     """(N, P + S) the first tokens of each row.
 
-    Args:
-        frame: the number of each row as first column, and ``tokens``.
-        prefix_length: P, tokens.
-        suffix_length: S, tokens.
-        what: a row is, in the error.
-        remedy: what to do about a row that is too short.
+    The first column is the number of each row. `what` a row is, and the `remedy` for one that is
+    too short, are for the error.
 
     Raises:
         InputError: a row has fewer.
@@ -76,28 +72,18 @@ def first_tokens(
 def window(
     passages: NDArray[np.integer], whole_prefix: int, prefix_length: int, suffix_length: int
 ) -> NDArray[np.integer]:
-    """The last P of the prefix tokens of each passage, and the first S after them.
+    """(N, P + S) the last P of the prefix tokens of passages (N, T), and the first S after them.
 
-    Args:
-        passages: (N, T) token ids.
-        whole_prefix: tokens of a passage's prefix.
-        prefix_length: P, 1 to `whole_prefix` tokens; the paper uses all.
-        suffix_length: S, 1 to the rest; the paper uses all.
-
-    Returns:
-        (N, P + S) token ids.
+    P is at most `whole_prefix`, the tokens of a passage's prefix; the paper uses the whole passage.
     """
     return passages[:, whole_prefix - prefix_length : whole_prefix + suffix_length]
 
 
 def split_of(copies: int | None, memorized_copies: int) -> str:
-    """The split of a sample with this number of copies in the training data.
+    """The split of a sample with this number of copies in the training data; None: unknown.
 
-    Args:
-        copies: None where unknown.
-        memorized_copies: samples with at least this many are the memorized split, others the
-            exposed one, those without any the control, and those with unknown copies the famous
-            one; at least 1.
+    With `memorized_copies` or more, at least 1, it is memorized; with fewer exposed, without any
+    control, and famous where the number is unknown.
     """
     if copies is None:
         return "famous"
@@ -109,26 +95,14 @@ def split_of(copies: int | None, memorized_copies: int) -> str:
 def with_control(
     memorized: NDArray[np.integer], control: NDArray[np.integer], prefix_length: int
 ) -> pl.DataFrame:
-    """The samples table of memorized and control samples with unknown copies.
-
-    Args:
-        memorized: (M, P + S) token ids.
-        control: (C, P + S) token ids.
-        prefix_length: P, tokens.
-    """
+    """The samples table of memorized and control samples, (·, P + S) each, of unknown copies."""
     splits = ["memorized"] * len(memorized) + ["control"] * len(control)
     tokens = np.concatenate([memorized.astype(np.uint32), control.astype(np.uint32)])
     return samples_frame(tokens, prefix_length, splits, [None] * len(tokens))
 
 
 def of_each_split(samples: pl.DataFrame, splits: Sequence[str], count: int) -> pl.DataFrame:
-    """Some samples of each split, spread evenly over it; all of a split that has fewer.
-
-    Args:
-        samples: SAMPLES.
-        splits: in the order of the result.
-        count: samples per split.
-    """
+    """`count` samples of each split, spread evenly over it; all of a split that has fewer."""
     parts = []
     for split in splits:
         of_split = samples.filter(split=split)
@@ -168,33 +142,28 @@ def _misfits(
         got = "; ".join(f"{p} + {s}" for p, s in lengths.head(5).rows()) or "no samples"
         expected = "one prefix and one suffix length"
         yield "lengths of the samples", got, expected, f"{again} for each pair of lengths"
-    whole = pl.col("prefix_length").cast(pl.Int64) + pl.col("suffix_length")
-    longest = samples.select(whole.max()).item() or 0
+    prefix, suffix = pl.col("prefix_length").cast(pl.Int64), pl.col("suffix_length")
+    longest = samples.select((prefix + suffix).max()).item() or 0
     if longest > context:
         expected = f"at most {context}, the model's context"
         yield "length of the samples", f"{longest} tokens", expected, "shorten prefix or suffix"
-    count = pl.col("tokens").list.drop_nulls().list.len()
-    broken = samples.filter(
-        (count != whole) | (pl.col("prefix_length") < 1) | (pl.col("suffix_length") < 1)
-    )
-    if len(broken):
-        named = ("sample_id", count, "prefix_length", "suffix_length")
-        sample, tokens, prefix, suffix = broken.select(*named).row(0)
-        yield (
-            first_of(f"sample {sample}", len(broken)),
-            f"{tokens} tokens, {prefix} of prefix, {suffix} of suffix",
+    count, largest = pl.col("tokens").list.drop_nulls().list.len(), pl.col("tokens").list.max()
+    for wrong, value, expected, remedy in (
+        (
+            (count != prefix + suffix) | (prefix < 1) | (suffix < 1),
+            pl.format("{} tokens, {} of prefix, {} of suffix", count, prefix, suffix),
             "a prefix and a suffix of 1 token or more each, and no other token",
             again,
-        )
-    unknown = samples.filter(pl.col("tokens").list.max() >= vocabulary)
-    if len(unknown):
-        sample, largest = unknown.select("sample_id", pl.col("tokens").list.max()).row(0)
-        yield (
-            first_of(f"sample {sample}", len(unknown)),
-            f"token id {largest}",
+        ),
+        (
+            largest >= vocabulary,
+            pl.format("token id {}", largest),
             f"ids below {vocabulary}, the model's vocabulary",
             "use the samples that were made for this model's tokenizer",
-        )
+        ),
+    ):
+        if found := samples.filter(wrong).select("sample_id", value.alias("got")).rows():
+            yield first_of(f"sample {found[0][0]}", len(found)), found[0][1], expected, remedy
     if len(twice := samples.filter(pl.col("sample_id").is_duplicated())):
         got = f"{len(twice)} samples with an id that another has"
         yield f"sample {twice['sample_id'][0]}", got, "ids that are unique within the table", again

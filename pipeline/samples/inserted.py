@@ -27,7 +27,7 @@ def samples(
     suffix_length: int,
     memorized_copies: int,
 ) -> pl.DataFrame:
-    """The first P + S tokens of each text that has as many, in the order of the dataset.
+    """The first P + S tokens of each text that has as many, in its order, as `SAMPLES`.
 
     Args:
         texts: repository and commit of a dataset with the columns ``text`` and ``duplicates``.
@@ -35,9 +35,6 @@ def samples(
         prefix_length: P, tokens.
         suffix_length: S, tokens.
         memorized_copies: see `frame.split_of`.
-
-    Returns:
-        Schema `SAMPLES`.
 
     Raises:
         InputError: as for `pipeline.workflow.hub.snapshot`; a split without the columns; a number

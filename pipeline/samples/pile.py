@@ -57,55 +57,38 @@ def fetch_passages(
     here = folder is not None or all((cache / name).exists() for name in FILES)
     if not here and (why := unreachable(url)):  # pooch would try again, and for each file
         raise NoNetworkError(no_network(why, url, remedy=BY_HAND))
+    remedy = (
+        "check the folder (run.pile_folder in params.yaml), or null to download"
+        if folder
+        else "check the network, or fetch the files elsewhere and name their folder in "
+        "run.pile_folder of params.yaml"
+    )
     parts, problems = [], []
     for name, length in FILES.items():
-        remedy = "check the folder (run.pile_folder in params.yaml), or null to download"
-        if folder is None:
-            remedy = (
-                "check the network, or fetch the files elsewhere and name their folder in "
-                "run.pile_folder of params.yaml"
-            )
         try:
             path = folder / name if folder else Path(downloads.fetch(name, downloader=_download))
             parts.append(_read(path, sha256[name], length))
         except (OSError, ValueError, EOFError) as error:  # requests' errors are OSErrors
-            problems.append(
-                Problem(
-                    f"{folder or url}/{name}",
-                    shorten(str(error), 300),
-                    f"{length} tokens a passage, in the file with sha256 {sha256[name]}",
-                    remedy,
-                )
-            )
+            expected = f"{length} tokens a passage, in the file with sha256 {sha256[name]}"
+            problem = f"{folder or url}/{name}", shorten(str(error), 300), expected, remedy
+            problems.append(Problem(*problem))
     if not problems and len({len(part) for part in parts}) > 1:
-        problems.append(
-            Problem(
-                f"the files of {folder or url}",
-                "passages: " + ", ".join(str(len(part)) for part in parts),
-                "as many in each",
-                "pin three files that belong together",
-            )
-        )
+        got = "passages: " + ", ".join(str(len(part)) for part in parts)
+        remedy = "pin three files that belong together"
+        problems.append(Problem(f"the files of {folder or url}", got, "as many in each", remedy))
     if problems:
         raise InputError(*problems)
     return np.ascontiguousarray(np.concatenate(parts, axis=1))
 
 
 def memorized(passages: NDArray[np.uint16], n: int, seed: int) -> NDArray[np.uint16]:
-    """`n` of the passages, in their order; all, where n is their number.
-
-    Args:
-        passages: (N, 200) token ids, as `fetch_passages` returns them.
-        n: how many.
-        seed: of the draw.
+    """`n` of the passages (N, 200), in their order; all, where n is N.
 
     Raises:
         InputError: there are fewer.
     """
-    if n > len(passages):
-        raise bad_input(
-            "n_memorized", str(n), f"at most {len(passages)}", "lower it: there are no more"
-        )
+    if n > (most := len(passages)):
+        raise bad_input("n_memorized", str(n), f"at most {most}", "lower it: there are no more")
     return passages[draw(range(len(passages)), n, seed)]
 
 

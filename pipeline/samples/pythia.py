@@ -24,6 +24,9 @@ from pipeline.workflow.hub import listing, snapshot
 
 COLUMNS = {"index", "tokens"}
 
+OTHER = "name the dataset and commit that the study was written for"
+"""What helps where the content is another than expected."""
+
 
 def fetch_splits(repo: str, commit: str, splits: Sequence[str]) -> dict[str, list[Path]]:
     """Split -> its files, fetched and verified.
@@ -53,22 +56,22 @@ def fetch_splits(repo: str, commit: str, splits: Sequence[str]) -> dict[str, lis
 
 
 def memorized(files: Mapping[str, Sequence[Path]], n: int, seed: int) -> NDArray[np.uint32]:
-    """`n` of the sequences that are in all splits, in the order of their index.
+    """(n, 64) some of the sequences that are in all splits, in the order of their index.
 
     Args:
         files: split -> its parquet files: index, and 64 tokens.
         n: how many.
         seed: of the draw.
 
-    Returns:
-        (n, 64) token ids.
-
     Raises:
         InputError: a split without rows or with other columns, too few common sequences, a
             sequence that is not 64 tokens long or differs between splits.
     """
     scans = {split: _scan(split, paths) for split, paths in files.items()}
-    common = _common(scans)
+    first, *others = (scan.select("index") for scan in scans.values())
+    for other in others:
+        first = first.join(other, on="index", how="semi")
+    common = first.unique().collect(engine="streaming")["index"].sort().to_numpy()
     if len(common) < n:
         raise bad_input(
             "sequences memorized by " + ", ".join(files),
@@ -95,10 +98,8 @@ def _shards(names: Sequence[str], split: str) -> list[str]:
 
 
 def _is_complete(shards: Sequence[str]) -> bool:
-    numbers = [re.findall(r"-(\d{5})-of-(\d{5})", name)[0] for name in shards]
-    return bool(numbers) and numbers == [
-        (f"{i:05d}", f"{len(shards):05d}") for i in range(len(shards))
-    ]
+    found = [re.findall(r"-\d{5}-of-\d{5}", name)[0] for name in shards]
+    return bool(found) and found == [f"-{i:05}-of-{len(found):05}" for i in range(len(found))]
 
 
 def _scan(split: str, paths: Sequence[Path]) -> pl.LazyFrame:
@@ -122,24 +123,11 @@ def _scan(split: str, paths: Sequence[Path]) -> pl.LazyFrame:
             f"split {split}",
             "columns " + ", ".join(f"{name} ({kind})" for name, kind in schema.items()),
             "index, an integer, and tokens, a list of integers",
-            "name the dataset and commit that the study was written for",
+            OTHER,
         )
     if not rows:
         raise bad_input(f"split {split}", "no rows", "some", "name another split")
-    return scan.select(
-        pl.col("index").cast(pl.Int64), pl.col("tokens").cast(pl.List(pl.Int64)).alias("tokens")
-    )
-
-
-def _common(scans: Mapping[str, pl.LazyFrame]) -> NDArray[np.int64]:
-    """The indices that all splits have; reads only the column of indices."""
-    first, *others = (scan.select("index") for scan in scans.values())
-    for other in others:
-        first = first.join(other, on="index", how="semi")
-    common: NDArray[np.int64] = (
-        first.unique().collect(engine="streaming")["index"].sort().to_numpy()
-    )
-    return common
+    return scan.select(pl.col("index").cast(pl.Int64), pl.col("tokens").cast(pl.List(pl.Int64)))
 
 
 def _check_tokens(tokens: Mapping[str, pl.Series], drawn: NDArray[np.int64]) -> None:
@@ -151,22 +139,13 @@ def _check_tokens(tokens: Mapping[str, pl.Series], drawn: NDArray[np.int64]) -> 
         wrong = ((lengths != length) | (sequences.list.min() < 0)).fill_null(True)
         if wrong.any():
             at = int(wrong.arg_max() or 0)
-            problems.append(
-                Problem(
-                    first_of(f"split {split}, index {drawn[at]}", int(wrong.sum())),
-                    f"{lengths[at] or 0} tokens, the smallest {sequences.list.min()[at]}",
-                    f"{length} token ids",
-                    "name the dataset and commit that the study was written for",
-                )
-            )
+            what = first_of(f"split {split}, index {drawn[at]}", int(wrong.sum()))
+            got = f"{lengths[at] or 0} tokens, the smallest {sequences.list.min()[at]}"
+            problems.append(Problem(what, got, f"{length} token ids", OTHER))
         elif (differ := sequences != reference).any():
-            problems.append(
-                Problem(
-                    first_of(f"index {drawn[int(differ.arg_max() or 0)]}", int(differ.sum())),
-                    f"other tokens in {split} than in {reference_split}",
-                    "one sequence under one index",
-                    "do not use these splits together: their indices mean different texts",
-                )
-            )
+            what = first_of(f"index {drawn[int(differ.arg_max() or 0)]}", int(differ.sum()))
+            got = f"other tokens in {split} than in {reference_split}"
+            remedy = "do not use these splits together: their indices mean different texts"
+            problems.append(Problem(what, got, "one sequence under one index", remedy))
     if problems:
         raise InputError(*problems)

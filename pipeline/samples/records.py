@@ -11,13 +11,7 @@ from pipeline.samples.frame import first_tokens, samples_frame, split_of
 def samples(
     records: pl.DataFrame, prefix_length: int, suffix_length: int, memorized_copies: int
 ) -> pl.DataFrame:
-    """Cut every record into a prefix and a suffix, and put it into its split.
-
-    Args:
-        records: schema `RECORDS`, in the order of their ids from 0.
-        prefix_length: P, tokens.
-        suffix_length: S, tokens; P + S is at most a record's length.
-        memorized_copies: see `frame.split_of`.
+    """Cut every record, as in `RECORDS`, into a prefix and a suffix, and put it into its split.
 
     Returns:
         Schema `SAMPLES`, and the column ``kind``.

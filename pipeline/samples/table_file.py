@@ -17,10 +17,14 @@ from pipeline.workflow.errors import InputError, Problem, bad_input, disk_proble
 MOST = 2**32 - 1
 """The largest token id, and the largest number of copies, that a samples table holds."""
 
-LINES = (".jsonl", ".ndjson", ".json")
-COMMA = (".csv",)
 PARQUET = b"PAR1"
 """The first bytes of a parquet file."""
+
+KINDS = {
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "JSON lines"),
+    **{".csv": "CSV", ".parquet": "parquet"},
+}
+"""End of a table's name -> its kind."""
 
 TYPES: Mapping[str, pl.DataType | type[pl.DataType]] = {
     "tokens": pl.List(pl.Int64),
@@ -40,7 +44,7 @@ def is_running_text(path: Path) -> bool:
     Raises:
         InputError: there is no such file, or it may not be read.
     """
-    return not (path.suffix.lower() in (*LINES, *COMMA, ".parquet") or _head(path) == PARQUET)
+    return _kind(path) == "text"
 
 
 def read(path: Path) -> pl.DataFrame:
@@ -60,8 +64,8 @@ def read(path: Path) -> pl.DataFrame:
         InputError: the file cannot be read; or a column is missing, of another type, or holds
             values that a samples table cannot hold. All such columns are listed.
     """
-    running = is_running_text(path)
-    frame = pl.DataFrame({"text": [_text(path)]}) if running else _table(path)
+    kind = _kind(path)
+    frame = pl.DataFrame({"text": [_text(path)]}) if kind == "text" else _table(path, kind)
     kept = [name for name in TYPES if name in frame.columns]
     if not {"tokens", "text"} & set(kept):
         raise bad_input(
@@ -84,17 +88,22 @@ def read(path: Path) -> pl.DataFrame:
         raise InputError(*problems)
     if frame.is_empty():
         raise bad_input(str(path), "no row", "one or more", REMEDY)
-    lines = [1] if running else _lines(path)
+    lines = [1] if kind == "text" else _lines(path, kind)
     known = lines if len(lines) == len(frame) else [None] * len(frame)
     return pl.DataFrame([*made, pl.Series("line", known, pl.UInt32)])
 
 
-def _lines(path: Path) -> list[int]:
+def _kind(path: Path) -> str:
+    """One of `KINDS`, or text."""
+    return "parquet" if _bytes(path, 4) == PARQUET else KINDS.get(path.suffix.lower(), "text")
+
+
+def _lines(path: Path, kind: str) -> list[int]:
     """The line on which each row of a table begins; none for parquet, which has no lines."""
-    if _head(path) == PARQUET:
+    if kind == "parquet":
         return []
     text = _bytes(path).decode("utf-8-sig", "replace")
-    if path.suffix.lower() in LINES:
+    if kind == "JSON lines":
         return [number for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     csv.field_size_limit(2**31 - 1)
     rows = csv.reader(io.StringIO(text, newline=""))
@@ -108,23 +117,23 @@ def _lines(path: Path) -> list[int]:
     return starts[1:]
 
 
-def _table(path: Path) -> pl.DataFrame:
+def _table(path: Path, kind: str) -> pl.DataFrame:
     """The table of a file that is not plain text."""
-    if path.suffix.lower() not in (*LINES, *COMMA) or _head(path) == PARQUET:
+    if kind == "parquet":
         return tables.read(path, {}, remedy=REMEDY)
     whole = _bytes(path).removeprefix(codecs.BOM_UTF8)  # polars would read a name as a pattern
-    content = io.BytesIO(_without_blank_lines(whole) if path.suffix.lower() in COMMA else whole)
     strings = {name: pl.String for name in TYPES if name != "copies"}
     try:
-        if path.suffix.lower() in COMMA:
+        if kind == "CSV":
+            content = io.BytesIO(_without_blank_lines(whole))
             return pl.read_csv(content, schema_overrides=strings, infer_schema_length=None)
-        return pl.read_ndjson(content, infer_schema_length=None)
+        return pl.read_ndjson(io.BytesIO(whole), infer_schema_length=None)
     except tables.DAMAGED as error:
-        got = str(error).strip().splitlines() or [type(error).__name__]
-        if path.suffix.lower() in COMMA:
-            raise bad_input(str(path), shorten(got[0], 300), "CSV, in UTF-8", REMEDY) from error
-        line, why = _broken_line(content.getvalue()) or ("", shorten(got[0], 300))
-        expected = "JSON lines, an object a line, in UTF-8"
+        line, why = "", shorten((str(error).strip().splitlines() or [type(error).__name__])[0], 300)
+        expected = "CSV, in UTF-8"
+        if kind == "JSON lines":
+            line, why = _broken_line(whole) or (line, why)
+            expected = "JSON lines, an object a line, in UTF-8"
         raise bad_input(f"{path}{line}", why, expected, REMEDY) from error
 
 
@@ -152,9 +161,7 @@ def _broken_line(content: bytes) -> tuple[str, str] | None:
 def _cast(column: pl.Series) -> tuple[pl.Series, tuple[str, str, str] | None]:
     """The column in its type of `TYPES`, or the problem that prevents the cast."""
     name, dtype, wanted = column.name, column.dtype, TYPES[column.name]
-    if name == "copies" and dtype == pl.Null:
-        return column.cast(pl.UInt32), None
-    if name == "copies" and not dtype.is_numeric():
+    if name == "copies" and dtype != pl.Null and not dtype.is_numeric():
         return column, (str(dtype), f"whole numbers, 0 to {MOST}", "mend or drop the column")
     try:
         if name == "tokens" and dtype == pl.String:  # CSV has no lists
@@ -166,7 +173,7 @@ def _cast(column: pl.Series) -> tuple[pl.Series, tuple[str, str, str] | None]:
             isinstance(dtype, (pl.List, pl.Array)) and dtype.inner.is_integer()
         ):
             return column, (str(dtype), "lists of integers", "convert it")
-        if name == "copies":
+        if name == "copies" and dtype.is_numeric():
             whole = pl.col(name).is_between(0, MOST) & (pl.col(name).floor() == pl.col(name))
             odd = column.to_frame().filter(~whole)[name]
             if len(odd):
@@ -185,20 +192,19 @@ def _odd(column: pl.Series) -> tuple[list[int], str, str, str] | None:
     if null := column.is_null().arg_true().to_list():
         return null, "null", "a value in every row", "leave such rows out"
     if column.name == "split":
-        known = column.is_in(SPLITS)
+        known, shown = column.is_in(SPLITS), column
         expected, remedy = ", ".join(SPLITS), "use these"
     elif column.name == "tokens":
         no_id = pl.element().is_null() | ~pl.element().is_between(0, MOST)
-        known = ~column.list.eval(no_id).list.any()
+        known, shown = ~column.list.eval(no_id).list.any(), column
         expected, remedy = "token ids, 0 or more", "make them with the model's own tokenizer"
     else:
-        known = pl.Series([_is_utf8(text) for text in column.cast(pl.Binary)], dtype=pl.Boolean)
+        shown = column.cast(pl.Binary)
+        known = pl.Series([_is_utf8(text) for text in shown], dtype=pl.Boolean)
         expected, remedy = "text in UTF-8", "write it in UTF-8"
     if not (odd := (~known).arg_true().to_list()):
         return None
-    got = column[odd[0]] if column.name in ("split", "tokens") else column.cast(pl.Binary)[odd[0]]
-    shown = got.to_list() if isinstance(got, pl.Series) else got
-    return odd, shorten(shown), expected, remedy
+    return odd, shorten(shown[odd[:1]].to_list()[0]), expected, remedy
 
 
 def _is_utf8(text: bytes) -> bool:
@@ -207,16 +213,6 @@ def _is_utf8(text: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _head(path: Path) -> bytes:
-    with _readable(path) as file:
-        return file.read(len(PARQUET))
-
-
-def _bytes(path: Path) -> bytes:
-    with _readable(path) as file:
-        return file.read()
 
 
 def _text(path: Path) -> str:
@@ -228,9 +224,11 @@ def _text(path: Path) -> str:
         ) from error
 
 
-def _readable(path: Path) -> io.BufferedReader:
+def _bytes(path: Path, first: int = -1) -> bytes:
+    """The first bytes of a file; by default all."""
     try:
-        return path.open("rb")
+        with path.open("rb") as file:
+            return file.read(first)
     except OSError as error:
         refused = disk_problem(error)
         expected, remedy = (refused.expected, refused.remedy) if refused else ("a file", REMEDY)

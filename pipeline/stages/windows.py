@@ -1,6 +1,7 @@
 """The stage that measures every window of a user's documents."""
 
 from pathlib import Path
+from typing import Any
 
 from pipeline.checkpoints.loading import load
 from pipeline.checkpoints.schema import Model
@@ -21,10 +22,9 @@ def windows(study: Study, model: Model) -> None:
     evaluated, asked, journal = Evaluated(study, model), given(study.windows), Journal()
     names, listed = asked.of(model.name), read_listed(study.data, model.name)
     edits = named(f"windows.interventions, of {model.name}", names, listed)
-    sources = (asked.documents, False), (asked.reference_text, True)
     determined_by = evaluated.determined_by(windows=asked.model_dump(exclude={"corpus"}))
     determined_by |= evaluated.own(edits)
-    budget = study.run.token_budget
+    running: dict[str, Any] = {"token_budget": study.run.token_budget, "journal": journal}
     with (
         open_shards(
             study.data / "partial" / "windows" / model.name,
@@ -37,27 +37,24 @@ def windows(study: Study, model: Model) -> None:
         chosen = evaluated.with_sources(edits, device)
         documents = [
             document(name, text, tokenizer, reference=reference)
-            for path, reference in sources
+            for path, reference in ((asked.documents, False), (asked.reference_text, True))
             if path
             for name, text in texts(Path(path)).items()
         ]
         made = measure(
             loaded,
             documents,
-            asked.prefix_length,
-            asked.suffix_length,
+            *(asked.prefix_length, asked.suffix_length),
             chosen,
             stride=asked.stride,
             exact=asked.exact,
-            token_budget=budget,
             progress=reporter(f"windows of {model.name}", "chunks"),
-            journal=journal,
             shards=shards,
+            **running,
         )
-        own = [each for each in documents if not each.reference]
-        recited = recite(loaded, own, made, chosen, tokenizer, token_budget=budget, journal=journal)
+        recited = recite(loaded, documents, made, chosen, tokenizer, **running)
         evaluated.notes["shards"] = shards.told()
-        evaluated.write(made, schemas.WINDOWS, f"windows/{model.name}.parquet", determined_by)
-        table = f"windows/{model.name}.recited.parquet"
-        evaluated.write(recited, schemas.RECITED, table, determined_by)
+        table = f"windows/{model.name}"
+        evaluated.write(made, schemas.WINDOWS, f"{table}.parquet", determined_by)
+        evaluated.write(recited, schemas.RECITED, f"{table}.recited.parquet", determined_by)
         shards.finish()

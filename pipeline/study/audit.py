@@ -24,7 +24,7 @@ from pipeline.measure.listed import named
 from pipeline.models.context import context_length
 from pipeline.samples.file import samples as cut
 from pipeline.samples.frame import check_samples
-from pipeline.samples.table_file import COMMA, LINES, is_running_text, read
+from pipeline.samples.table_file import KINDS, is_running_text, read
 from pipeline.samples.texts import files, texts
 from pipeline.study.composition import CONF, check, read_yaml, write
 from pipeline.workflow.digest import OWN
@@ -41,14 +41,9 @@ FAMILY = "audit"
 REFERENCE = "reference"
 """The name of the reference model, of its family, and of the link to a reference."""
 
-ORIGIN = "origin"
-"""The file of an audit's folder that says which model it belongs to."""
-
-COMMITS = "commits.json"
-"""The file of an audit's folder with the commits that `commits_of` gives."""
-
-WRITTEN = Path("written")
-"""The file of an audit's folder with the params.yaml that the command wrote last."""
+ORIGIN, COMMITS, WRITTEN = "origin", "commits.json", Path("written")
+"""Files of an audit's folder: which model it belongs to; the commits that `commits_of` gives; the
+params.yaml that the command wrote last."""
 
 NO_EDITS = "none"
 """In place of the names of edits: the unmodified model alone."""
@@ -123,26 +118,19 @@ class Asked:
 
 
 def origin_of(model: str, also: str = "") -> dict[str, str]:
-    """The origin of a model: a folder, or repo and commit of the hub.
-
-    Args:
-        model: the model as given on the command line.
-        also: other valid kinds of names, for the error.
+    """The origin of a model, as a command names it: a folder, or repo and commit of the hub.
 
     Raises:
-        InputError: it is neither.
+        InputError: it is neither; `also` says what else could be named.
     """
     if Path(model).is_dir():
         return {"folder": str(Path(model).resolve())}
     pinned = re.fullmatch(r"(?P<repo>[\w.-]+/[\w.-]+)@(?P<commit>[0-9a-f]{40})", model)
     if pinned is None:
-        raise bad_input(
-            "--model",
-            shorten(model),
-            f"an existing folder, {also}or OWNER/NAME@COMMIT with the commit's 40 "
-            "hexadecimal digits",
-            "name a folder that is there, or a model of the hub",
-        )
+        hub = "OWNER/NAME@COMMIT with the commit's 40 hexadecimal digits"
+        remedy = "name a folder that is there, or a model of the hub"
+        expected = f"an existing folder, {also}or {hub}"
+        raise bad_input("--model", shorten(model), expected, remedy)
     return pinned.groupdict()
 
 
@@ -167,11 +155,8 @@ def longest(document: Path, reference: str | None, corpus: Path | None) -> Path:
 def study(asked: Asked, words: Sequence[str] = ()) -> dict[str, Any]:
     """The study of an audit, after its options, models, samples and tasks are checked.
 
-    Nothing is written. What needs no torch, whose import takes seconds, is checked first.
-
-    Args:
-        asked: the audit.
-        words: of the command line, which the report shows.
+    Nothing is written. What needs no torch, whose import takes seconds, is checked first. The
+    report shows the `words` of the command line.
 
     Raises:
         InputError: invalid options, all at once and before anything is read; another model was
@@ -202,13 +187,12 @@ def study(asked: Asked, words: Sequence[str] = ()) -> dict[str, Any]:
             from pipeline.checkpoints.verified import encoder, tokenizer_of
 
             config: Any = model.config
-            lengths = asked.prefix_length, asked.suffix_length
-            encode = encoder(tokenizer_of(found))
+            lengths, tokenizer = (asked.prefix_length, asked.suffix_length), tokenizer_of(found)
             if asked.tasks:
                 from pipeline.measure.benchmarks import require_start  # slow to import
 
-                require_start(tokenizer_of(found))
-            made = cut(asked.samples, encode, *lengths, skip_short=asked.skip_short)
+                require_start(tokenizer)
+            made = cut(asked.samples, encoder(tokenizer), *lengths, skip_short=asked.skip_short)
             check_samples(made, min(config.vocab_size, tokens), context_length(config))
             if asked.document:
                 lines = [Group(**line) for line in values["interventions"]]
@@ -241,7 +225,7 @@ def _files(model: str) -> Snapshot:
 
 
 def _values(asked: Asked, words: Sequence[str]) -> dict[str, Any]:
-    """The study that the options alone say: of models of unknown size, on lists of tokens."""
+    """The study that the options say: of models of unknown size, on lists of tokens."""
     lengths = {"prefix_length": asked.prefix_length, "suffix_length": asked.suffix_length}
     shared = read_yaml(ROOT / CONF / "config.yaml")
     fixed = {"baseline_floor": 0.9, "below_floor": "warn", "decode": "all"}
@@ -258,7 +242,7 @@ def _values(asked: Asked, words: Sequence[str]) -> dict[str, Any]:
         samples = {**text, "skip_short": asked.skip_short or not own}
         made = {"name": family, **lengths, "samples": samples}
         families[f"{asked.study if own else key}-samples"] = made
-    edits = asked.edits if asked.edits and asked.edits != NO_EDITS else None
+    edits = asked.edits or NO_EDITS
     windows = {
         "documents": "documents",
         "reference_text": REFERENCE if text_of(asked.reference) else None,
@@ -266,7 +250,7 @@ def _values(asked: Asked, words: Sequence[str]) -> dict[str, Any]:
         "corpus": "corpus" if asked.corpus else None,
         **lengths,
         "stride": asked.stride,
-        "interventions": [name.strip() for name in edits.split(",")] if edits else [],
+        "interventions": [name.strip() for name in edits.split(",") if edits != NO_EDITS],
     }
     return {
         **{name: shared[name] for name in shared if name not in ("defaults", "derived")},
@@ -293,14 +277,10 @@ def _benchmarks(asked: Asked) -> dict[str, Any]:
         return {"benchmarks": None, "datasets": {}}
     how = {"num_fewshot": asked.num_fewshot, "limit": asked.limit}
     if Path(asked.tasks).is_dir():
-        unread = {"folder": "tasks", "tasks": ["unread"]}
-        return {"benchmarks": {**unread, **how}, "datasets": {}}
-    known = _known_datasets()
-    tasks = [task.strip() for task in asked.tasks.split(",")]
-    return {
-        "benchmarks": {"tasks": tasks, **how},
-        "datasets": {asked.study: {task: known.get(task, UNREAD) for task in tasks}},
-    }
+        return {"benchmarks": {"folder": "tasks", "tasks": ["unread"], **how}, "datasets": {}}
+    known, tasks = _known_datasets(), [task.strip() for task in asked.tasks.split(",")]
+    datasets = {asked.study: {task: known.get(task, UNREAD) for task in tasks}}
+    return {"benchmarks": {"tasks": tasks, **how}, "datasets": datasets}
 
 
 def _known_datasets() -> dict[str, Any]:
@@ -313,7 +293,9 @@ def _look_up(asked: Asked, datasets: dict[str, Any]) -> None:
     """Pin the datasets of other tasks; an audit keeps the commits with which it began."""
     params = asked.folder / PARAMS
     begun = read_yaml(params)["datasets"].get(asked.study, {}) if params.is_file() else {}
-    for task in [task for task, pin in datasets.items() if pin is UNREAD]:
+    for task, pin in datasets.items():
+        if pin is not UNREAD:
+            continue
         if task not in begun:
             from pipeline.tasks.loading import pinned  # slow to import, rarely needed
 
@@ -357,11 +339,8 @@ def commits_of(name: str) -> dict[str, str]:
 def prepare(asked: Asked, commits: Mapping[str, str] | None = None) -> None:
     """Create the audit's folder, or its missing parts; the caller writes its params.yaml.
 
-    The caller has taken the folder's turn, so no other audit prepares it.
-
-    Args:
-        asked: the audit.
-        commits: for `commits_of`.
+    The caller has taken the folder's turn, so no other audit prepares it. `commits_of` then gives
+    the commits.
 
     Raises:
         InputError: the package does not come from a clone; or as `require_unused`.
@@ -375,16 +354,14 @@ def prepare(asked: Asked, commits: Mapping[str, str] | None = None) -> None:
     write_text(folder / COMMITS, json.dumps(commits or {}))
     for old in folder.glob("samples*"):
         old.unlink()
-    links = {name: ROOT / name for name in LINKED}
-    links[_samples_link(asked.samples)] = asked.samples.absolute()
-    given = {"model": asked.model, "tasks": asked.tasks, "documents": asked.document}
+    links: dict[str, Any] = {name: ROOT / name for name in LINKED}
+    links |= {_samples_link(asked.samples): asked.samples, "model": asked.model}
+    links |= {"tasks": asked.tasks, "documents": asked.document}
     if asked.document:
-        given |= {REFERENCE: asked.reference, "corpus": asked.corpus}
-    for name, path in given.items():
-        if path and Path(path).exists():
-            links[name] = Path(path).absolute()
+        links |= {REFERENCE: asked.reference, "corpus": asked.corpus}
     for name, target in links.items():
-        _link(folder / name, target)
+        if target and Path(target).exists():
+            _link(folder / name, Path(target).absolute())
     write_text(folder / ".dvc" / "config", DVC_CONFIG)
     for link in asked.shown:
         link.parent.mkdir(exist_ok=True)
@@ -429,7 +406,7 @@ def _samples_link(samples: Path) -> str:
     if is_running_text(samples):
         return "samples.txt"
     suffix = samples.suffix.lower()
-    return f"samples{suffix if suffix in (*LINES, *COMMA) else '.parquet'}"
+    return f"samples{suffix if suffix in KINDS else '.parquet'}"
 
 
 def _link(link: Path, target: Path) -> None:

@@ -75,8 +75,7 @@ def load(
     Raises:
         InputError: as for `pipeline.workflow.hub.snapshot`, or files that `datasets` cannot read.
     """
-    chosen = find_files(repo, commit, name)
-    with _laid_out(repo, commit, chosen) as (below, got), _explained(repo, commit, name):
+    with _laid_out(repo, commit, name, find_files(repo, commit, name)) as (below, got):
         data = datasets.load_dataset(
             str(below), name, cache_dir=str(below.parent / "cache"), keep_in_memory=True
         )
@@ -92,7 +91,7 @@ def find_files(repo: str, commit: str, name: str | None = None) -> list[str]:
     Raises:
         InputError: as for `load`.
     """
-    with _laid_out(repo, commit) as (below, _), _explained(repo, commit, name):
+    with _laid_out(repo, commit, name) as (below, _):
         builder = datasets.load_dataset_builder(
             str(below), name, cache_dir=str(below.parent / "cache")
         )
@@ -102,9 +101,13 @@ def find_files(repo: str, commit: str, name: str | None = None) -> list[str]:
 
 @contextmanager
 def _laid_out(
-    repo: str, commit: str, wanted: Sequence[str] = ()
+    repo: str, commit: str, name: str | None, wanted: Sequence[str] = ()
 ) -> Iterator[tuple[Path, Snapshot]]:
-    """A folder with every path of a commit: metadata and the wanted files, all others empty."""
+    """A folder with every path of a commit: metadata and the wanted files, all others empty.
+
+    Raises:
+        InputError: the enclosed code failed to read the configuration of this name.
+    """
     paths = [file.path for file in listing(repo, commit, "dataset")]
     require_inside(paths, f"{repo} at {commit}")
     fetched = [path for path in (*METADATA, *wanted) if path in paths]
@@ -118,21 +121,16 @@ def _laid_out(
                 here.symlink_to((got.folder / path).resolve())
             else:
                 here.touch()
-        yield below, got
-
-
-@contextmanager
-def _explained(repo: str, commit: str, name: str | None) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # each of the many parts of datasets raises its own
-        cause = error.__cause__ or error  # it wraps what is wrong with a file
-        raise bad_input(
-            f"{repo} at {commit}" + (f", configuration {name}" if name else ""),
-            shorten(f"{type(cause).__name__}: {cause}", 300),
-            "a README.md and files that the library `datasets` can read",
-            "name a commit and a configuration that it can load",
-        ) from error
+        try:
+            yield below, got
+        except Exception as error:  # each of the many parts of datasets raises its own
+            cause = error.__cause__ or error  # it wraps what is wrong with a file
+            raise bad_input(
+                f"{repo} at {commit}" + (f", configuration {name}" if name else ""),
+                shorten(f"{type(cause).__name__}: {cause}", 300),
+                "a README.md and files that the library `datasets` can read",
+                "name a commit and a configuration that it can load",
+            ) from error
 
 
 def _check(data: Mapping[str, datasets.Dataset], pin: Mapping[str, Any]) -> list[Problem]:
@@ -141,14 +139,11 @@ def _check(data: Mapping[str, datasets.Dataset], pin: Mapping[str, Any]) -> list
     remedy = "name the dataset and commit that the task was written for"
     if pin["split"] not in data:
         return [Problem(where, "the splits " + ", ".join(data), pin["split"], remedy)]
-    rows = data[pin["split"]]
-    problems = []
+    rows, problems = data[pin["split"]], []
     if missing := [column for column in pin["columns"] if column not in rows.column_names]:
         got = "columns " + ", ".join(rows.column_names)
         problems.append(Problem(where, got, "also " + ", ".join(missing), remedy))
     if len(rows) != pin["documents"]:
-        expected = f"{pin['documents']}, as the study says"
-        problems.append(
-            Problem(where, f"{len(rows)} documents", expected, f"{remedy}, or correct `documents`")
-        )
+        got, expected = f"{len(rows)} documents", f"{pin['documents']}, as the study says"
+        problems.append(Problem(where, got, expected, f"{remedy}, or correct `documents`"))
     return problems

@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,8 @@ from pipeline.workflow.hub import commit_of
 
 EVALUATED = ("multiple_choice", "loglikelihood", "loglikelihood_rolling")
 """Types of lm-eval's tasks that need no generated text."""
+
+os.environ["DISABLE_MULTIPROC"] = "1"  # lm-eval's bootstrap would start a pool of processes
 
 # templates are a folder's, not the package's
 lm_eval.utils.env = sandboxed(lm_eval.utils.env)
@@ -61,20 +62,16 @@ def load_tasks(
             not fit, or is not the one that the task names.
     """
     pinned = _pinned(folder)
-    if not pinned:
-        require_plain(Path(folder), metric_registry)
-    own = partial(TaskManager, include_path=str(folder), include_defaults=False)
-    manager = _official(names) if pinned else own()
+    manager = _official(names) if pinned else _own(folder)
     known = manager.all_subtasks
     offered = list(pinned) or known
-    unknown = [name for name in names if name not in offered or name not in known]
-    if unknown:
+    if unknown := [name for name in names if name not in offered or name not in known]:
         raise bad_input(
-            what=f"benchmark tasks in {folder}",
-            got=", ".join(unknown),
-            expected=", ".join(name for name in offered if name not in unknown)
+            f"benchmark tasks in {folder}",
+            ", ".join(unknown),
+            ", ".join(name for name in offered if name not in unknown)
             or "a folder with lm-eval's YAML files, or datasets",
-            remedy="name tasks of that folder; lm-eval skips YAML files that it cannot read",
+            "name tasks of that folder; lm-eval skips YAML files that it cannot read",
         )
     _require_same(manager, {name: pinned[name] for name in names if pinned})
     # lm-eval merges overrides into a task's YAML only for a member of a group
@@ -100,8 +97,7 @@ def tasks_in(folder: str | Path) -> list[str]:
     Raises:
         InputError: it has none, or a file contains more than data.
     """
-    require_plain(Path(folder), metric_registry)
-    names = TaskManager(include_path=str(folder), include_defaults=False).all_subtasks
+    names = _own(folder).all_subtasks
     if not names:
         raise bad_input(
             str(folder),
@@ -129,13 +125,9 @@ def pinned(name: str, others: Iterable[str]) -> dict[str, Any]:
     manager = _official([name])
     known = name in manager.all_subtasks and manager.task_index[name].yaml_path
     task = load_yaml(known, resolve_func=False) if known else {}
-    repo, split = (
-        str(task.get("dataset_path")),
-        task.get("test_split") or task.get("validation_split"),
-    )
-    plain = task.get("output_type") in EVALUATED and not {"custom_dataset", "filter_list"} & set(
-        task
-    )
+    dataset = _dataset_of(task)
+    repo, split = str(dataset["repo"]), dataset["split"]
+    plain = task.get("output_type") in EVALUATED and not {"custom_dataset", "filter_list"} & {*task}
     if not plain or repo.count("/") != 1 or not split:
         raise bad_input(
             "--tasks",
@@ -146,12 +138,11 @@ def pinned(name: str, others: Iterable[str]) -> dict[str, Any]:
             "a folder",
         )
     commit = commit_of(repo, "main", "dataset")
-    configuration = task.get("dataset_name")
-    data, _ = load(repo, commit, configuration)
+    data, _ = load(repo, commit, dataset["name"])
     if split not in data:
         where, remedy = f"{repo} at {commit}", "leave the task out"
         raise bad_input(f"{where}, for {name}", "the splits " + ", ".join(data), split, remedy)
-    pin = {"repo": repo, "commit": commit, "name": configuration, "split": split}
+    pin = {"repo": repo, "commit": commit, **dataset}
     return {**pin, "documents": len(data[split]), "columns": data[split].column_names}
 
 
@@ -193,6 +184,12 @@ def _fetched(folder: str | Path, name: str) -> dict[str, Any]:
     return {**where, "dataset_kwargs": {"data_files": files}}
 
 
+def _dataset_of(task: Mapping[str, Any]) -> dict[str, Any]:
+    """The dataset that a task's file names: repo, name of its configuration, evaluated split."""
+    split = task.get("test_split") or task.get("validation_split")
+    return {"repo": task.get("dataset_path"), "name": task.get("dataset_name"), "split": split}
+
+
 def _require_same(manager: TaskManager, pinned: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise if a dataset, configuration or split is not the one that the task evaluates.
 
@@ -201,12 +198,7 @@ def _require_same(manager: TaskManager, pinned: Mapping[str, Mapping[str, Any]])
     """
     problems = []
     for name, pin in pinned.items():
-        task = load_yaml(manager.task_index[name].yaml_path, resolve_func=False)
-        wanted = {
-            "repo": task.get("dataset_path"),
-            "name": task.get("dataset_name"),
-            "split": task.get("test_split") or task.get("validation_split"),
-        }
+        wanted = _dataset_of(load_yaml(manager.task_index[name].yaml_path, resolve_func=False))
         got, expected = (
             ", ".join(f"{key} {values.get(key)}" for key in wanted) for values in (pin, wanted)
         )
@@ -218,13 +210,18 @@ def _require_same(manager: TaskManager, pinned: Mapping[str, Mapping[str, Any]])
         raise InputError(*problems)
 
 
+def _own(folder: str | Path) -> TaskManager:
+    """A folder's own tasks, whose files hold nothing but data."""
+    require_plain(Path(folder), metric_registry)
+    return TaskManager(include_path=str(folder), include_defaults=False)
+
+
 def _official(names: Sequence[str]) -> TaskManager:
     """lm-eval's own tasks, only the folders needed: indexing all 13,000 tasks takes 15 seconds."""
     root = Path(lm_eval.tasks.__file__).parent
     folders = sorted({str(path.parent) for name in names for path in root.rglob(f"{name}.yaml")})
     manager = TaskManager(include_path=folders, include_defaults=False)
-    known = set(manager.all_subtasks)
-    return manager if known >= set(names) else TaskManager()
+    return manager if set(manager.all_subtasks) >= set(names) else TaskManager()
 
 
 @contextmanager
@@ -235,7 +232,7 @@ def _cache_of(folder: Path) -> Iterator[None]:
     would return the data of another folder of the same name, or of this one before a change.
     """
     content = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for path in sorted(filter(Path.is_file, folder.rglob("*"))):
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         content.update(f"{path.relative_to(folder).as_posix()} {digest}\n".encode())
@@ -303,14 +300,6 @@ def _once_per_document(render: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress lm-eval's bars and prints, and the pool of processes of its bootstrap."""
-    before = os.environ.get("DISABLE_MULTIPROC")
-    os.environ["DISABLE_MULTIPROC"] = "1"
-    try:
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        if before is None:
-            del os.environ["DISABLE_MULTIPROC"]
-        else:
-            os.environ["DISABLE_MULTIPROC"] = before
+    """Suppress lm-eval's bars and prints."""
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        yield

@@ -70,7 +70,7 @@ def test_what_is_shown_is_chosen_for_a_reason():
     right[1, 1:6, 0] = False  # a wrong token, then right ones
     right[0, 6:20, 3] = False  # not recited
     right[0, 20:22] = False  # control samples of which nothing is right
-    why = shown(right, 0, memorized, 0)
+    why = shown(right, 0, memorized)
     assert why[0] == "fragile"
     assert [n for n in range(24) if why[n] == "survives"] == [1, 2, 3, 4]
     assert why[5] == "fragile"
@@ -79,5 +79,5 @@ def test_what_is_shown_is_chosen_for_a_reason():
     assert all(memorized[n] for n in range(24) if why[n] == "random")
     assert "rejoins" not in why  # they are taken already
     right[1:, 10, :2] = False
-    assert shown(right, 0, memorized, 0)[10] == "rejoins"
-    assert shown(right, 0, memorized, 0) == shown(right, 0, memorized, 0)
+    assert shown(right, 0, memorized)[10] == "rejoins"
+    assert shown(right, 0, memorized) == shown(right, 0, memorized)

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TopKLogi
 
 from pipeline.interventions.interventions import BASELINE, Intervention
 from pipeline.measure import schemas
-from pipeline.measure.passages import KNOWN, Run, recall, runs
+from pipeline.measure.passages import KNOWN, recall, runs
 from pipeline.measure.windows import Document, document, measure, recite
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
@@ -182,10 +182,15 @@ def test_logits_that_are_not_finite_are_named(model):
 
 def test_runs_are_windows_whose_suffixes_touch():
     of = {"start": range(6, 46, 5), "log_prob_top_40": [-1, -9, -1, -1, -9, -9, -1, -9]}
-    rows = pl.DataFrame(of).with_columns(prefix_length=4)
-    five, ten = (runs(rows.with_columns(suffix_length=length)) for length in (5, 10))
-    assert five == [Run(2, 3, 20, 30), Run(0, 0, 10, 15), Run(6, 6, 40, 45)]
-    assert ten == [Run(0, 3, 10, 35), Run(6, 6, 40, 50)]
+    first = 2 * (pl.col("start") + 4)
+    rows = pl.DataFrame(of).with_columns(prefix_length=4, first_character=first)
+    lengths = (rows.with_columns(suffix_length=length) for length in (5, 10))
+    end = pl.col("first_character") + 2 * pl.col("suffix_length")
+    five, ten = (runs(each.with_columns(end_character=end)).rows() for each in lengths)
+    # start, first and last character, tokens
+    assert five == [(16, 40, 60, 10), (6, 20, 30, 5), (36, 80, 90, 5)]
+    assert ten == [(6, 20, 70, 25), (36, 80, 100, 10)]
+    assert runs(rows.head(0).with_columns(suffix_length=5, end_character=0)).is_empty()
 
 
 def test_recall_forgives_a_changed_word_and_ignores_short_matches():
