@@ -57,10 +57,9 @@ def coherent(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Wri
     bases = eigenbases(model, matrices, keep, seed)
     for part in forget.batches():
         margins(model, part).sum().backward()  # type: ignore[no-untyped-call]
-    steps = []
-    for matrix, basis in zip(matrices, bases, strict=True):
-        gradient = weight_of(matrix, matrix.weight.grad)  # type: ignore[arg-type]
-        steps.append(basis.whole(basis.block(gradient, COHERENT_SHARE)))
+    gradients = [weight_of(m, m.weight.grad) for m in matrices]  # type: ignore[arg-type]
+    pairs = zip(bases, gradients, strict=True)
+    steps = [basis.whole(basis.block(each, COHERENT_SHARE)) for basis, each in pairs]
     model.zero_grad()
     length, whole = _norm(steps), _norm(weight_of(matrix).detach() for matrix in matrices)
 
