@@ -134,7 +134,7 @@ def edited(model: PreTrainedModel, write: Write, dose: float) -> PreTrainedModel
     """A copy of the model with a dose written into it."""
     changed = copy.deepcopy(model)
     write(changed, dose)
-    return changed.eval()  # type: ignore[no-any-return,no-untyped-call]
+    return changed
 
 
 def chosen_dose(method: Method, left: Callable[[float], float]) -> float:
@@ -151,8 +151,7 @@ def chosen_dose(method: Method, left: Callable[[float], float]) -> float:
     else:
         return float(method.doses[-1])
     for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        middle = float(round(middle)) if method.whole else round(middle, 6)
+        middle = round((low + high) / 2, 0 if method.whole else 6)
         if middle in (low, high):
             break
         low, high = (low, middle) if left(middle) <= REMOVED else (middle, high)

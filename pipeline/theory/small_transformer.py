@@ -93,11 +93,10 @@ class Stack:
     """
 
     def __init__(self, shapes: Sequence[Shape], seeds: Sequence[int]) -> None:
-        largest = {
-            name: tuple(max(shape.sizes[name][i] for shape in shapes) for i in range(len(size)))
-            for name, size in shapes[0].sizes.items()
-        }
-        self.parameters = {name: torch.zeros(len(shapes), *size) for name, size in largest.items()}
+        self.parameters: dict[str, Tensor] = {}
+        for name in shapes[0].sizes:
+            sizes = zip(*(shape.sizes[name] for shape in shapes), strict=True)
+            self.parameters[name] = torch.zeros(len(shapes), *map(max, sizes))
         for model, (shape, seed) in enumerate(zip(shapes, seeds, strict=True)):
             for name, value in initial(shape, seed).items():
                 corner = tuple(slice(length) for length in value.shape)
