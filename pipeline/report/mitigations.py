@@ -67,7 +67,8 @@ def frontier(found: pl.DataFrame) -> Figure:
                 up = style.reach(points, "value", "low", "high")
                 across = style.reach(points, "value_cost", "low_cost", "high_cost")
                 look: Any = {"fmt": f"{marker}-", "color": colour, "elinewidth": 0.6}
-                ax.errorbar(*points["value_cost", "value"], up, across, **look, label=method)
+                where = points["value_cost"], points["value"]
+                ax.errorbar(*where, up, across, **look, label=method)
         for method, marker in (("twin", "*"), ("oracle", "P"), ("none", "x")):
             points = both.filter(method=method)["value_cost", "value"]
             ax.plot(*points, marker, color=INK, label=method, markersize=8)
