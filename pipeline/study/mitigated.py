@@ -75,8 +75,8 @@ def probe(
     prefix_length: int,
     suffix_length: int,
     relearning: Relearning,
-    before: Path | None = None,
-    twin: Path | None = None,
+    before: Path | None,
+    twin: Path | None,
 ) -> pl.DataFrame:
     """The durability of an edited checkpoint, on samples of which half is learned again.
 
