@@ -61,12 +61,9 @@ def removals(removal: pl.DataFrame) -> pl.DataFrame:
 
 
 def means(frame: pl.DataFrame, limited: Sequence[str], others: Sequence[str]) -> pl.DataFrame:
-    """Means by truth and scorer, and over all truths.
+    """Means by truth and scorer, and over all truths, of what `merits` or `removals` gives.
 
-    Args:
-        frame: as of `merits` or `removals`.
-        limited: columns between 0 and 1, which get an interval.
-        others: columns that get none.
+    Columns that are `limited`, between 0 and 1, get an interval; others get none.
 
     Returns:
         truth, scorer, ``n`` models, ``clusters`` (trained bases), ``place``: the rank of the scorer

@@ -7,7 +7,7 @@ Shapes: N items.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -98,8 +98,7 @@ def measured(model: str, methods: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     Raises:
         InputError: the unmodified model recites none of the rows to forget of either half.
     """
-    probes = pl.col("probe") != "dose"
-    known = methods["none"].filter(~probes).select(*KEY, "metric", before="value")
+    known = methods["none"].filter(probe="dose").select(*KEY, "metric", before="value")
     recited = known.filter(metric="recited").select(*KEY, recited=pl.col("before") > 0)
     lacking = {"forget_seen", "forget_held_out"} - set(recited.filter("recited")["split"])
     if lacking:
@@ -109,28 +108,23 @@ def measured(model: str, methods: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
             "some rows that it recites, in both halves",
             "train it longer, plant the records more often, or name samples that it recites",
         )
-    chosen = pl.col("dose") == pl.col("dose").filter(probes).first()
-    of_methods = [
+    chosen = pl.col("dose") == pl.col("dose").filter(pl.col("probe") != "dose").first()
+    found = pl.concat(
         outcomes.with_columns(model=pl.lit(model), method=pl.lit(method), chosen=chosen)
         for method, outcomes in methods.items()
-    ]
-    return (
-        pl.concat(of_methods)
-        .join(known, on=[*KEY, "metric"], how="left", maintain_order="left")
-        .join(recited, on=KEY, how="left", maintain_order="left")
     )
+    found = found.join(known, on=[*KEY, "metric"], how="left", maintain_order="left")
+    return found.join(recited, on=KEY, how="left", maintain_order="left")
 
 
 def mitigations(found: pl.DataFrame) -> pl.DataFrame:
     """Schema `MITIGATIONS`: every method, dose, split and metric of what `measured` gives."""
-    rows, taken = [], _matched(found)
+    rows, taken = list[Row](), _matched(found)
     doses = found.filter(~pl.col("metric").is_in(SCORES), probe="dose")
-    keys = ["method", "dose", "chosen"]
-    for key, own in doses.group_by(keys, maintain_order=True):
-        named = dict(zip(keys, key, strict=True))
-        rows += [named | row for row in _of_dose(own, taken)]
+    for named, own in _groups(doses, "method", "dose", "chosen"):
+        rows += (named | row for row in _of_dose(own, taken))
         if named["method"] == "none":
-            rows += [named | row for row in _detected(found)]
+            rows += (named | row for row in _detected(found))
     return _table(found, rows, MITIGATIONS)
 
 
@@ -140,21 +134,20 @@ def durability(found: pl.DataFrame) -> pl.DataFrame:
     Without a twin nothing is expected to come back by other probes. What comes back by relearning
     may then be learned anew, so that it leaves the verdict undecided.
     """
-    rows: list[Row] = []
-    held_out = found.filter((pl.col("probe") != "dose") | (pl.col("metric") == "recited"))
-    held_out = held_out.filter("chosen", "recited", split="forget_held_out")
+    rows = list[Row]()
+    of_probes = (pl.col("probe") != "dose") | (pl.col("metric") == "recited")
+    held_out = found.filter(of_probes, "chosen", "recited", split="forget_held_out")
     unedited = held_out.filter(method="none", probe="relearning").sort("item", "x")
     endures = _mean(_areas(unedited.with_columns(twin=0.0)), "twin")["low"] > 0.5
-    for (method, dose), own in held_out.group_by(["method", "dose"], maintain_order=True):
+    for named, own in _groups(held_out, "method", "dose"):
         of_method = list(_probed(own, held_out.filter(method="twin"), endures))
-        named = {"method": method, "dose": dose}
-        rows += [named | row for row in (*of_method, _overall(of_method))]
+        rows += (named | row for row in (*of_method, _overall(of_method)))
     return _table(found, rows, DURABILITY)
 
 
 def claims(found: pl.DataFrame) -> pl.DataFrame:
     """Schema `CLAIMS`: each claim that the methods at hand can settle."""
-    return _table(found, list(_claims(found)), CLAIMS)
+    return _table(found, _claims(found), CLAIMS)
 
 
 TABLES = {
@@ -187,15 +180,15 @@ def area_under_curve(positive: pl.DataFrame, negative: pl.DataFrame) -> Row:
 
 def _of_dose(own: pl.DataFrame, taken: list[int]) -> Iterator[Row]:
     """The rows of one dose of a method."""
-    for (split, metric), part in own.group_by(["split", "metric"], maintain_order=True):
+    for at, part in _groups(own, "split", "metric"):
+        metric = at["metric"]
         shares = metric in ("recited", "acc")
-        yield {"split": split, "metric": metric, **_mean(part, shares=shares)}
+        yield at | _mean(part, shares=shares)
         if metric == "recited":
             if len(kept := part.filter("recited")):
-                yield {"split": split, "metric": "kept", **_mean(kept)}
+                yield {**at, "metric": "kept", **_mean(kept)}
         elif own["method"][0] != "none" and metric != "price":
-            change = _mean(part, "before", shares=shares)
-            yield {"split": split, "metric": f"{metric}_change", **change}
+            yield {**at, "metric": f"{metric}_change", **_mean(part, "before", shares=shares)}
     if taken:
         matched = own.filter(pl.col("item").is_in(taken), split="keep_held_out", metric="recited")
         yield {"split": "keep_matched", "metric": "kept", **_mean(matched)}
@@ -209,10 +202,9 @@ def _matched(found: pl.DataFrame) -> list[int]:
     loss = found.filter("recited", method="none", probe="dose", metric="loss")
     left = dict(loss.filter(split="keep_held_out").select("item", "value").iter_rows())
     taken: list[int] = []
-    for wanted in loss.filter(split="forget_held_out")["value"].sort().to_list():
-        if left:
-            taken.append(min(left, key=lambda item: abs(left[item] - wanted)))
-            del left[taken[-1]]
+    for wanted in loss.filter(split="forget_held_out")["value"].sort().head(len(left)):
+        taken.append(min(left, key=lambda item: abs(left[item] - wanted)))
+        del left[taken[-1]]
     return taken
 
 
@@ -245,30 +237,31 @@ def _probed(own: pl.DataFrame, twin: pl.DataFrame, endures: bool) -> Iterator[Ro
     own = own.join(expected, on=[*PROBE, "item"], how="left", maintain_order="left")
     if not len(twin):
         own = own.with_columns(twin=0.0)
-    for (probe, x, variant), part in own.group_by(PROBE, maintain_order=True):
-        at, row, verdict = {"probe": probe, "x": x, "variant": variant}, _mean(part), None
-        if probe == "dose":
-            at["probe"], verdict = "edited", "untouched" if row["low"] > 0.5 else None
-        elif probe not in ("undone", "relearning"):
-            verdict = _verdict(_mean(part, "twin"), SHARE_MARGIN, "removed", "hidden")
-        yield {**at, **row, "verdict": verdict}
+    for at, part in _groups(own, *PROBE):
+        row = at | _mean(part)
+        if at["probe"] == "dose":
+            row |= {"probe": "edited", "verdict": "untouched" if row["low"] > 0.5 else None}
+        elif at["probe"] not in ("undone", "relearning"):
+            row["verdict"] = _verdict(_mean(part, "twin"), SHARE_MARGIN, "removed", "hidden")
+        yield row
     curve = own.filter(probe="relearning").sort("item", "x")
-    area = _mean(_areas(curve), "twin")
-    below = "removed" if endures else "undecided"
-    verdict = _verdict(area, AREA_MARGIN, below, "hidden" if len(twin) else "undecided")
-    last = curve["x"].max()
-    yield {"probe": "relearning", "x": last, "variant": "area", **area, "verdict": verdict}
+    area = {"x": curve["x"].max(), "variant": "area", **_mean(_areas(curve), "twin")}
+    below, above = "removed" if endures else "undecided", "hidden" if len(twin) else "undecided"
+    verdict = _verdict(area, AREA_MARGIN, below, above)
+    yield {"probe": "relearning", **area, "verdict": verdict}
 
 
 def _overall(rows: list[Row]) -> Row:
     """The verdict of all probes together."""
-    verdicts = {row["verdict"] for row in rows} - {None}
+    verdicts = {row.get("verdict") for row in rows} - {None}
     most_left = next(row["high"] for row in rows if row["probe"] == "edited")
     verdict = "undecided"
     if "untouched" in verdicts:
         verdict = "untouched"
-    elif most_left < 0.5 and (verdicts == {"removed"} or "hidden" in verdicts):
-        verdict = "hidden" if "hidden" in verdicts else "removed"
+    elif most_left < 0.5 and "hidden" in verdicts:
+        verdict = "hidden"
+    elif most_left < 0.5 and verdicts == {"removed"}:
+        verdict = "removed"
     return {"probe": "all", "x": 0.0, "variant": "", "verdict": verdict}
 
 
@@ -282,8 +275,7 @@ def _areas(curves: pl.DataFrame) -> pl.DataFrame:
 
 
 def _claims(found: pl.DataFrame) -> Iterator[Row]:
-    doses = found.filter(probe="dose")
-    chosen = doses.filter("chosen")
+    chosen = found.filter("chosen", probe="dose")
     seen = chosen.filter("recited", split="forget_seen", metric="recited")
     left = dict(seen.group_by("method").agg(pl.mean("value")).iter_rows())
     for claim, method, other, factor, split in CONTRASTS:
@@ -300,7 +292,7 @@ def _claims(found: pl.DataFrame) -> Iterator[Row]:
         if max(left[method], left[other]) > REMOVED:
             verdict = "undecided"
         yield {"claim": claim, "contrast": contrast, **row, "bound": bound, "verdict": verdict}
-    yield from _priced(doses.filter(split="text"))
+    yield from _priced(found.filter(probe="dose", split="text"))
     for row in _detected(found):
         if row["metric"] == "auc_flat_share":
             against = "text" if row["split"] == "text" else "records"
@@ -319,8 +311,8 @@ def _cost(chosen: pl.DataFrame, method: str, other: str, factor: float) -> Row:
 
 def _priced(text: pl.DataFrame) -> Iterator[Row]:
     """The share of doses whose predicted price is within 10% of the measured change."""
-    loss, price = pl.col("metric") == "loss", pl.col("value").filter(metric="price").mean()
-    change = (pl.col("value") - pl.col("before")).filter(loss).mean()
+    price = pl.col("value").filter(metric="price").mean()
+    change = (pl.col("value") - pl.col("before")).filter(metric="loss").mean()
     doses = text.group_by("method", "dose", maintain_order=True).agg(price=price, change=change)
     doses = doses.drop_nulls("price").filter(pl.col("change").abs() >= PRICED)
     within = (pl.col("price") - pl.col("change")).abs() <= TENTH * pl.col("change").abs()
@@ -341,7 +333,13 @@ def _verdict(row: Row, bound: float, below: str, above: str) -> str:
     return above if row["low"] > bound else "undecided"
 
 
-def _table(found: pl.DataFrame, rows: list[Row], schema: Schema) -> pl.DataFrame:
+def _groups(frame: pl.DataFrame, *keys: str) -> Iterator[tuple[Row, pl.DataFrame]]:
+    """The values of the keys, and the rows that have them, in their order."""
+    for values, part in frame.group_by(*keys, maintain_order=True):
+        yield dict(zip(keys, values, strict=True)), part
+
+
+def _table(found: pl.DataFrame, rows: Iterable[Row], schema: Schema) -> pl.DataFrame:
     named = [{"model": found["model"][0]} | row for row in rows]
     return pl.DataFrame(named, schema=dtypes(schema)).fill_nan(None)
 
@@ -353,10 +351,10 @@ def _mean(part: pl.DataFrame, than: str | None = None, *, shares: bool = True) -
     """
     values, groups = part["value"].to_numpy()[:, None], part["cluster"].to_numpy()
     found: Estimates
-    if than is not None:
-        before, scale = part[than].to_numpy()[:, None], 1.0 if shares else 0.0
+    if than:
+        before, scale = part[than].to_numpy()[:, None], float(shares)
         found = paired_differences(values, before, groups, 0, draws=1, scale=scale)
     else:
         found = clustered_rates(values > 0, groups) if shares else clustered_means(values, groups)
-    ends = (float(getattr(found, end)[0]) for end in ("value", "low", "high"))
+    ends = (float(end[0]) for end in (found.value, found.low, found.high))
     return dict(zip(INTERVAL, (*ends, len(part)), strict=True))

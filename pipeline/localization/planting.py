@@ -31,15 +31,10 @@ LEARNS_FROM = 0.75
 
 @dataclass(frozen=True)
 class Planted:
-    """A model with a memory in known places.
+    """A model with a memory in the places of these names, and the steps of its training.
 
-    Args:
-        name: of the model.
-        truth: the kind, a key of `localization.truths`.
-        grid: which places are compared, one of `grids.GRIDS`.
-        places: names of those that learned.
-        exact_match: share of memorized samples that the model recites.
-        steps: of training.
+    `truth` is a key of `localization.truths`, `grid` one of `grids.GRIDS`: the places that are
+    compared. `exact_match` is the share of memorized samples that the model recites.
     """
 
     name: str

@@ -24,11 +24,11 @@ from pipeline.interventions.interventions import BASELINE, IDENTITY, Interventio
 from pipeline.interventions.interventions import HEADS as HEAD_IDENTITY
 from pipeline.measure.attribution import products
 from pipeline.mitigations import neurons
-from pipeline.mitigations.matrices import Matrix, inputs_scaled, recorded
+from pipeline.mitigations.matrices import inputs_scaled, recorded
 from pipeline.mitigations.rows import Rows, contrasted, log_probs, logits
 from pipeline.models.grids import BLOCKS, GRIDS, HEAD, HEADS
 from pipeline.models.modules import attached
-from pipeline.models.places import Place, masks, units, writers
+from pipeline.models.places import Place, masks, units, weight_of, writers
 
 Scores = Mapping[str, Sequence[float]]
 """Name of a quantity, empty if there is one alone -> a score a place."""
@@ -55,10 +55,9 @@ class Subject:
     twin: PreTrainedModel
 
 
-def written(model: PreTrainedModel) -> list[Matrix]:
+def written(model: PreTrainedModel) -> list[nn.Module]:
     """The matrices that write to the stream, attention's and the MLP's of each block in turn."""
-    names = {module: name for name, module in model.named_modules()}
-    return [Matrix(names[m], m) for pair in writers(model) for m in pair]
+    return [matrix for pair in writers(model) for matrix in pair]
 
 
 def by_place(of: Subject, units_of: Sequence[Tensor]) -> Tensor:
@@ -146,7 +145,7 @@ def zero_out(of: Subject) -> Scores:
 def without(model: PreTrainedModel, places: Sequence[Place]) -> AbstractContextManager[None]:
     """A context in which places write nothing but the biases of their block."""
     matrices = written(model)
-    gates = [torch.ones(matrix.weight.shape[1]) for matrix in matrices]
+    gates = [torch.ones(weight_of(matrix).shape[1]) for matrix in matrices]
     for place in places:
         for at, columns in enumerate(units(model, place), 2 * place.block):
             gates[at][columns] = 0
@@ -164,16 +163,16 @@ def causal_tracing(of: Subject) -> Scores:
         logits(of.twin, of.memorized)
 
     def exchanged(at: int, columns: slice) -> RemovableHandle:
-        mine = own[at].weight[:, columns]
-        theirs = nn.functional.linear(read[at][..., columns], other[at].weight[:, columns])
-        biases = [getattr(each[at].module, "bias", None) for each in (own, other)]
-        all_units = columns == slice(own[at].weight.shape[1])  # the bias belongs to such a place
+        mine, its = (weight_of(each[at])[:, columns] for each in (own, other))
+        theirs = nn.functional.linear(read[at][..., columns], its)
+        biases = [getattr(each[at], "bias", None) for each in (own, other)]
+        all_units = columns == slice(weight_of(own[at]).shape[1])  # such a place has the bias
         bias = biases[1] - biases[0] if all_units and biases[0] is not None else 0
 
         def put(_module: nn.Module, args: tuple[Tensor], returned: Tensor) -> Tensor:
             return returned - nn.functional.linear(args[0][..., columns], mine) + theirs + bias
 
-        return own[at].module.register_forward_hook(put)
+        return own[at].register_forward_hook(put)
 
     def twins(place: Place) -> AbstractContextManager[None]:
         both = enumerate(units(of.model, place), 2 * place.block)
@@ -235,7 +234,7 @@ def attribution(of: Subject, *, points: int) -> Scores:
             torch.autograd.grad(made.log_softmax(-1).gather(-1, right).sum(), at)
         sums = [old + new for old, new in zip(sums, gradients, strict=True)]
     effects = [
-        ((gradient @ m.weight.detach()) * (control - memorized)).sum(1) / points
+        ((gradient @ weight_of(m).detach()) * (control - memorized)).sum(1) / points
         for m, gradient, control, memorized in zip(matrices, sums, *inputs, strict=True)
     ]
     return {"": by_place(of, effects).abs().mean(0).tolist()}

@@ -18,10 +18,10 @@ from transformers.pytorch_utils import Conv1D
 from pipeline.measure.extraction import out_within
 from pipeline.measure.mitigated import labelled, origin
 from pipeline.mitigations.descent import BATCH_ROWS, descend
-from pipeline.mitigations.matrices import Matrix
 from pipeline.mitigations.rows import Rows, all_log_probs, log_probs, recited
 from pipeline.mitigations.schema import Relearning
 from pipeline.mitigations.subject import HELD_OUT, SEEN, Parts
+from pipeline.models.places import weight_of
 
 TRIES = (1, 100, 10_000)
 CHANGE = 4
@@ -108,9 +108,9 @@ def quantized(model: PreTrainedModel, bits: int) -> PreTrainedModel:
     """
     made = copy.deepcopy(model)
     embeddings = {id(m.weight) for m in made.modules() if isinstance(m, nn.Embedding)}
-    for name, module in made.named_modules():
+    for module in made.modules():
         if isinstance(module, (nn.Linear, Conv1D)) and id(module.weight) not in embeddings:
-            weight = Matrix(name, module).weight
+            weight = weight_of(module)
             if weight.shape[1] % GROUP == 0:
                 weight.copy_(rounded(weight, bits))
     return made

@@ -71,16 +71,15 @@ def origin(before: PreTrainedModel, after: PreTrainedModel) -> dict[str, Tensor]
     }
 
 
-@torch.no_grad()
 def sampled(model: PreTrainedModel, rows: Rows, seed: int) -> Tensor:
     """(N, S, 1) a label for each scored token, drawn from what the model expects there."""
     generator = torch.Generator().manual_seed(seed)
 
-    def drawn(part: Rows) -> Tensor:
-        likely = logits(model, part).double().softmax(-1)
-        return torch.multinomial(likely.flatten(0, 1), 1, generator=generator)
+    def drawn(made: Tensor, part: Rows) -> Tensor:
+        likely = made.double().softmax(-1).flatten(0, 1)
+        return torch.multinomial(likely, 1, generator=generator).view(len(part), -1, 1)
 
-    return torch.cat([drawn(part) for part in rows.batches()]).view(len(rows), -1, 1)
+    return read(model, rows, drawn)[0]
 
 
 def price(before: PreTrainedModel, after: PreTrainedModel, rows: Rows, labels: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ Source: arXiv 2510.24256; the coupling: public repository smarter/memorization_k
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.mitigations.matrices import Matrix, mlp_matrices, named, recorded
+from pipeline.mitigations.matrices import Matrices, mlp_matrices, recorded, weights_in
 from pipeline.mitigations.rows import Rows, Write, margins
+from pipeline.models.places import weight_of
 
 COHERENT_SHARE = 0.6
 """The share of the directions of each side onto which the coherent step is projected."""
@@ -56,22 +57,22 @@ def coherent(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Wri
     bases = eigenbases(model, matrices, keep, seed)
     for part in forget.batches():
         margins(model, part).sum().backward()  # type: ignore[no-untyped-call]
-    steps = []
-    for matrix, basis in zip(matrices, bases, strict=True):
-        gradient = matrix.oriented(matrix.module.weight.grad)  # type: ignore[arg-type]
-        steps.append(basis.whole(basis.block(gradient, COHERENT_SHARE)))
+    gradients = [weight_of(m, m.weight.grad) for m in matrices]  # type: ignore[arg-type]
+    pairs = zip(bases, gradients, strict=True)
+    steps = [basis.whole(basis.block(each, COHERENT_SHARE)) for basis, each in pairs]
     model.zero_grad()
-    length, whole = _norm(steps), _norm(matrix.weight.detach() for matrix in matrices)
+    length, whole = _norm(steps), _norm(weight_of(matrix).detach() for matrix in matrices)
 
+    @torch.no_grad()
     def write(copy: PreTrainedModel, dose: float) -> None:
-        for matrix, step in zip(named(copy, matrices), steps, strict=True):
-            matrix.add(-dose * whole / length * step)
+        for weight, step in zip(weights_in(copy, model, matrices), steps, strict=True):
+            weight.add_(-dose * whole / length * step)
 
     return write
 
 
 def factors(
-    model: PreTrainedModel, matrices: Sequence[Matrix], tokens: Tensor, labels: Tensor
+    model: PreTrainedModel, matrices: Matrices, tokens: Tensor, labels: Tensor
 ) -> list[tuple[Tensor, Tensor]]:
     """For each matrix (I, I) and (O, O), the sums over all positions of ‖g‖² a aᵀ and ‖a‖² g gᵀ.
 
@@ -106,7 +107,7 @@ def _turned(factor: Tensor, random: torch.Generator) -> Any:
 
 def eigenbases(
     model: PreTrainedModel,
-    matrices: Sequence[Matrix],
+    matrices: Matrices,
     rows: Rows,
     seed: int,
     directions: Directions = _eigenvectors,
@@ -160,9 +161,8 @@ def in_block(
     @torch.no_grad()
     def write(copy: PreTrainedModel, share: float) -> None:
         random = torch.Generator().manual_seed(seed)
-        for matrix, basis in zip(named(copy, matrices), known, strict=True):
-            block = basis.block(matrix.weight, share)
-            matrix.add(change(basis, matrix.weight, block, random))
+        for weight, basis in zip(weights_in(copy, model, matrices), known, strict=True):
+            weight.add_(change(basis, weight, basis.block(weight, share), random))
 
     return write
 

@@ -5,7 +5,6 @@ Shapes: B batch, T positions, I inputs and O outputs of a matrix.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -19,41 +18,21 @@ from pipeline.models.places import weight_of
 from pipeline.models.sites import anatomy
 from pipeline.workflow.errors import bad_input
 
-
-@dataclass(frozen=True)
-class Matrix:
-    """One matrix of an MLP: a `Linear`, or a `Conv1D`, which stores its weight transposed."""
-
-    name: str
-    module: nn.Module
-
-    @property
-    def weight(self) -> Tensor:
-        """(O, I), a view of the weight."""
-        return weight_of(self.module)
-
-    def oriented(self, stored: Tensor) -> Tensor:
-        """(O, I) of what is stored as the weight is, or the reverse."""
-        return weight_of(self.module, stored)
-
-    @torch.no_grad()
-    def add(self, change: Tensor) -> None:
-        """Add (O, I) to the weight."""
-        self.weight.add_(change.to(self.weight.dtype))
+Matrices = Sequence[nn.Module]
+"""`Linear`, or `Conv1D`, which stores its weight transposed; `weight_of` gives (O, I) of both."""
 
 
-def mlp_matrices(model: PreTrainedModel) -> list[Matrix]:
+def mlp_matrices(model: PreTrainedModel) -> list[nn.Module]:
     """The matrices of all MLPs, in the order of the blocks.
 
     Raises:
         InputError: a block has no MLP of dense matrices.
     """
-    names = {module: name for name, module in model.named_modules()}
-    found: list[Matrix] = []
+    found: list[nn.Module] = []
     for number, site in enumerate(anatomy(model).sites):
         modules = () if site.whole_mlp is None else site.whole_mlp.modules()
-        own = [Matrix(names[m], m) for m in modules if isinstance(m, (nn.Linear, Conv1D))]
-        if site.mlp not in [matrix.module for matrix in own]:
+        own = [module for module in modules if isinstance(module, (nn.Linear, Conv1D))]
+        if site.mlp not in own:
             raise bad_input(
                 f"{type(model).__name__}: block {number}",
                 "an MLP that is not made of dense matrices",
@@ -64,31 +43,32 @@ def mlp_matrices(model: PreTrainedModel) -> list[Matrix]:
     return found
 
 
-def last_matrices(model: PreTrainedModel) -> list[Matrix]:
+def last_matrices(model: PreTrainedModel) -> list[nn.Module]:
     """The matrix of each MLP that reads its neurons and writes to the stream."""
     last = [site.mlp for site in anatomy(model).sites]
-    return [matrix for matrix in mlp_matrices(model) if matrix.module in last]
+    return [matrix for matrix in mlp_matrices(model) if matrix in last]
 
 
-def named(model: PreTrainedModel, matrices: Sequence[Matrix]) -> list[Matrix]:
-    """The matrices of the same names in a copy of their model."""
-    return [Matrix(matrix.name, model.get_submodule(matrix.name)) for matrix in matrices]
+def weights_in(copy: PreTrainedModel, model: PreTrainedModel, matrices: Matrices) -> list[Tensor]:
+    """(O, I), views of the weights of the same matrices in a copy of their model."""
+    copies = dict(zip(model.modules(), copy.modules(), strict=True))
+    return [weight_of(copies[matrix]) for matrix in matrices]
 
 
 @contextmanager
-def inputs_scaled(matrices: Sequence[Matrix], gates: Sequence[Tensor]) -> Iterator[None]:
+def inputs_scaled(matrices: Matrices, gates: Sequence[Tensor]) -> Iterator[None]:
     """Multiply the inputs of matrices with gates (I,), as long as the context lasts."""
 
     def scale(gate: Tensor, _module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
         return (args[0] * gate,)
 
     pairs = zip(matrices, gates, strict=True)
-    with attached(m.module.register_forward_pre_hook(partial(scale, gate)) for m, gate in pairs):
+    with attached(m.register_forward_pre_hook(partial(scale, gate)) for m, gate in pairs):
         yield
 
 
 @contextmanager
-def recorded(matrices: Sequence[Matrix]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+def recorded(matrices: Matrices) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
     """Record what matrices read, (B, T, I) each, and after a backward pass the gradients by what
     they return, (B, T, O): two lists in the order of `matrices`.
     """
@@ -99,16 +79,16 @@ def recorded(matrices: Sequence[Matrix]) -> Iterator[tuple[list[Tensor], list[Te
         if returned.requires_grad:
             returned.register_hook(partial(gradients.__setitem__, at))  # type: ignore[no-untyped-call]
 
-    with attached(m.module.register_forward_hook(partial(keep, i)) for i, m in enumerate(matrices)):
+    with attached(m.register_forward_hook(partial(keep, i)) for i, m in enumerate(matrices)):
         yield read, gradients
 
 
 @torch.no_grad()
 def mean_inputs(
-    model: PreTrainedModel, rows: Rows, matrices: Sequence[Matrix], of: Callable[[Tensor], Tensor]
+    model: PreTrainedModel, rows: Rows, matrices: Matrices, of: Callable[[Tensor], Tensor]
 ) -> list[Tensor]:
     """(I,) for each matrix: the mean of a function of its inputs where tokens are scored."""
-    sums = [torch.zeros(matrix.weight.shape[1]) for matrix in matrices]
+    sums = [torch.zeros(weight_of(matrix).shape[1]) for matrix in matrices]
     with recorded(matrices) as (read, _):
         for part in rows.batches():
             model(input_ids=part.tokens, use_cache=False)

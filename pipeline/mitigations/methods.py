@@ -35,14 +35,10 @@ from pipeline.models.sites import anatomy
 class Method(NamedTuple):
     """One method.
 
-    Args:
-        prepare: of the model, the rows to forget, the rows to keep and a seed; returns what writes
-            a dose. It leaves the model as it is, and a dose of 0 leaves the copy as it is.
-        meaning: what it does, in a few words.
-        dose: the unit of its doses.
-        doses: from weak to strong, five or more; those of a control of the same size are equal.
-        whole: whether a dose is a whole number.
-        source: its paper, or ``control``.
+    `prepare` takes the model, the rows to forget, the rows to keep and a seed, and returns what
+    writes a dose. It leaves the model as it is, and a dose of 0 leaves the copy as it is. `dose` is
+    the unit; `doses`, five or more, go from weak to strong, and are equal to those of a control of
+    the same size. If `whole`, they are whole numbers. `source` is a paper, or ``control``.
     """
 
     prepare: Callable[[PreTrainedModel, Rows, Rows, int], Write]
@@ -134,7 +130,7 @@ def edited(model: PreTrainedModel, write: Write, dose: float) -> PreTrainedModel
     """A copy of the model with a dose written into it."""
     changed = copy.deepcopy(model)
     write(changed, dose)
-    return changed.eval()  # type: ignore[no-any-return,no-untyped-call]
+    return changed
 
 
 def chosen_dose(method: Method, left: Callable[[float], float]) -> float:
@@ -151,8 +147,7 @@ def chosen_dose(method: Method, left: Callable[[float], float]) -> float:
     else:
         return float(method.doses[-1])
     for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        middle = float(round(middle)) if method.whole else round(middle, 6)
+        middle = round((low + high) / 2, 0 if method.whole else 6)
         if middle in (low, high):
             break
         low, high = (low, middle) if left(middle) <= REMOVED else (middle, high)

@@ -6,7 +6,7 @@ for the rows to forget minus that for the rows to keep. The dose is the share of
 Shapes: I inputs of a matrix.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -16,13 +16,14 @@ from transformers import PreTrainedModel
 
 from pipeline.mitigations.descent import descend
 from pipeline.mitigations.matrices import (
-    Matrix,
+    Matrices,
     inputs_scaled,
     last_matrices,
     mean_inputs,
-    named,
+    weights_in,
 )
 from pipeline.mitigations.rows import Rows, Write, contrasted, log_probs
+from pipeline.models.places import weight_of
 
 NODES = 12
 """Of the Gauss-Legendre rule that integrates the gradients."""
@@ -34,7 +35,7 @@ SHARPNESS, LOW, HIGH = 2 / 3, -0.1, 1.1
 OPEN, GATE_RATE = 2.0, 0.1
 """Of its gates: where they start (log odds), and the learning rate (AdamW without decay)."""
 
-Score = Callable[[PreTrainedModel, Rows, Sequence[Matrix], int], list[Tensor]]
+Score = Callable[[PreTrainedModel, Rows, Matrices, int], list[Tensor]]
 """(I,) for each matrix: a score of each of its inputs, of model, rows, matrices and seed."""
 
 
@@ -51,24 +52,24 @@ def neurons_zeroed(
         chosen = torch.zeros(len(order), dtype=torch.bool)
         chosen[order[: round(share * len(order))]] = True
         parts = torch.split(chosen, [len(each) for each in scores])
-        for matrix, own in zip(named(copy, last), parts, strict=True):
-            matrix.weight[:, own] = 0
+        for weight, own in zip(weights_in(copy, model, last), parts, strict=True):
+            weight[:, own] = 0
 
     return write
 
 
 @torch.no_grad()
-def activity(model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], _: int) -> list[Tensor]:
+def activity(model: PreTrainedModel, rows: Rows, last: Matrices, _: int) -> list[Tensor]:
     """The mean of |activation| where scored tokens are predicted, times the norm of the output.
 
     Source: arXiv 2311.09060, section 3.2 (activations).
     """
     means = mean_inputs(model, rows, last, torch.abs)
-    return [mean * m.weight.norm(dim=0) for mean, m in zip(means, last, strict=True)]
+    return [mean * weight_of(m).norm(dim=0) for mean, m in zip(means, last, strict=True)]
 
 
 def integrated_gradients(
-    model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], _: int, count: int = NODES
+    model: PreTrainedModel, rows: Rows, last: Matrices, _: int, count: int = NODES
 ) -> list[Tensor]:
     """The part of each neuron in the mean log probability of a scored token.
 
@@ -76,7 +77,7 @@ def integrated_gradients(
 
     Source: arXiv 2104.08696 (knowledge neurons), all neurons scaled together.
     """
-    sums = [torch.zeros(matrix.weight.shape[1]) for matrix in last]
+    sums = [torch.zeros(weight_of(matrix).shape[1]) for matrix in last]
     nodes, weights = np.polynomial.legendre.leggauss(count)
     for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
         gates = _gates(last, float(node))
@@ -88,7 +89,7 @@ def integrated_gradients(
     return sums
 
 
-def slimmed(model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], seed: int) -> list[Tensor]:
+def slimmed(model: PreTrainedModel, rows: Rows, last: Matrices, seed: int) -> list[Tensor]:
     """Gates in [0, 1] that keep the loss on the rows low, and are few.
 
     From 1, AdamW minimizes the loss plus `SPARSITY` times the mean gate.
@@ -110,9 +111,7 @@ def slimmed(model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], seed: in
     return [gate.detach() for gate in gates]
 
 
-def hard_concrete(
-    model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], seed: int
-) -> list[Tensor]:
+def hard_concrete(model: PreTrainedModel, rows: Rows, last: Matrices, seed: int) -> list[Tensor]:
     """The same with Hard Concrete gates, whose expected number is what the loss pays for.
 
     The seed is that of the noise and the rows; the gates are without noise after training.
@@ -143,5 +142,5 @@ by_gradients = partial(neurons_zeroed, score=integrated_gradients)
 by_mask = partial(neurons_zeroed, score=slimmed)
 
 
-def _gates(last: Sequence[Matrix], value: float) -> list[Tensor]:
-    return [torch.full((m.weight.shape[1],), value, requires_grad=True) for m in last]
+def _gates(last: Matrices, value: float) -> list[Tensor]:
+    return [torch.full((weight_of(m).shape[1],), value, requires_grad=True) for m in last]

@@ -102,9 +102,8 @@ def other_model(name: str, edited: Subject) -> PreTrainedModel:
         return load_model(edited.data / "checkpoints" / str(edited.entry.twin), "float32")
     recipe, corpus = edited.entry.checkpoint, edited.data / "corpus"
     rows = tables.read(corpus / "rows.parquet", TRAINING_ROWS)
-    lost = [edited.parts.splits[split].rows.tokens for split in (SEEN, HELD_OUT)]
-    length = lost[0].shape[1]
-    known = {tuple(row) for part in lost for row in part.tolist()}
+    lost = torch.cat([edited.parts.splits[split].rows.tokens for split in (SEEN, HELD_OUT)])
+    known, length = set(map(tuple, lost.tolist())), lost.shape[1]
     stays = [tuple(row[:length]) not in known for row in rows["tokens"].to_list()]
     if isinstance(recipe, Gguf):
         return finetuned(recipe, corpus, rows.filter(stays)).model

@@ -15,8 +15,9 @@ from torch.func import functional_call
 from transformers import PreTrainedModel
 
 from pipeline.mitigations.descent import descend
-from pipeline.mitigations.matrices import Matrix, mean_inputs, mlp_matrices, named, recorded
+from pipeline.mitigations.matrices import Matrices, mean_inputs, mlp_matrices, recorded, weights_in
 from pipeline.mitigations.rows import Rows, Write, contrasted, log_probs
+from pipeline.models.places import weight_of
 
 SUBNET_STEPS, SUBNET_RATE, SUBNET_ROWS = 40, 0.05, 32
 """Steps, learning rate and rows of each kind in a step of BalancedSubnet."""
@@ -25,14 +26,14 @@ ENOUGH = 6.0
 
 
 def weights_zeroed(
-    matrices: Sequence[Matrix], scores: Sequence[Tensor], *, by_row: bool = False
+    model: PreTrainedModel, matrices: Matrices, scores: Sequence[Tensor], *, by_row: bool = False
 ) -> Write:
     """Zero the weights of the largest scores, of each matrix or of each of its rows."""
 
     @torch.no_grad()
     def write(copy: PreTrainedModel, share: float) -> None:
-        for matrix, score in zip(named(copy, matrices), scores, strict=True):
-            matrix.weight[_top(score, share, by_row=by_row).bool()] = 0
+        for weight, score in zip(weights_in(copy, model, matrices), scores, strict=True):
+            weight[_top(score, share, by_row=by_row).bool()] = 0
 
     return write
 
@@ -49,7 +50,8 @@ def wanda(model: PreTrainedModel, forget: Rows, keep: Rows, _seed: int) -> Write
         return [mean.sqrt() for mean in mean_inputs(model, rows, matrices, torch.square)]
 
     pairs = zip(matrices, contrasted(norms, forget, keep), strict=True)
-    return weights_zeroed(matrices, [m.weight.abs() * norm for m, norm in pairs], by_row=True)
+    found = [weight_of(matrix).abs() * norm for matrix, norm in pairs]
+    return weights_zeroed(model, matrices, found, by_row=True)
 
 
 def optimal_damage(model: PreTrainedModel, forget: Rows, keep: Rows, _seed: int) -> Write:
@@ -57,12 +59,13 @@ def optimal_damage(model: PreTrainedModel, forget: Rows, keep: Rows, _seed: int)
     matrices = mlp_matrices(model)
     fisher = contrasted(lambda rows: fisher_diagonal(model, rows, matrices), forget, keep)
     pairs = zip(matrices, fisher, strict=True)
-    return weights_zeroed(matrices, [m.weight.detach().square() / 2 * each for m, each in pairs])
+    found = [weight_of(matrix).detach().square() / 2 * each for matrix, each in pairs]
+    return weights_zeroed(model, matrices, found)
 
 
-def fisher_diagonal(model: PreTrainedModel, rows: Rows, matrices: Sequence[Matrix]) -> list[Tensor]:
+def fisher_diagonal(model: PreTrainedModel, rows: Rows, matrices: Matrices) -> list[Tensor]:
     """(O, I) for each matrix: mean over scored tokens of the squared gradient at each position."""
-    sums = [torch.zeros(matrix.weight.shape) for matrix in matrices]
+    sums = [torch.zeros(weight_of(matrix).shape) for matrix in matrices]
     with recorded(matrices) as (read, gradients):
         for part in rows.batches():
             (-log_probs(model, part)).sum().backward()  # type: ignore[no-untyped-call]
@@ -82,7 +85,7 @@ def balanced_subnet(_model: PreTrainedModel, forget: Rows, keep: Rows, seed: int
     def write(copy: PreTrainedModel, share: float) -> None:
         matrices = mlp_matrices(copy)
         generator = torch.Generator().manual_seed(seed)
-        shapes = [m.weight.shape for m in matrices]
+        shapes = [weight_of(m).shape for m in matrices]
         scores = [(torch.rand(s, generator=generator) * 1e-3).requires_grad_() for s in shapes]
 
         def loss() -> Tensor:
@@ -92,17 +95,16 @@ def balanced_subnet(_model: PreTrainedModel, forget: Rows, keep: Rows, seed: int
             return (_nll(copy, matrices, kept, stays) - hurt) / 2
 
         deque(descend(scores, SUBNET_RATE, SUBNET_STEPS, loss), 0)
-        weights_zeroed(matrices, scores)(copy, share)
+        weights_zeroed(copy, matrices, scores)(copy, share)
 
     return write
 
 
-def _nll(
-    model: PreTrainedModel, matrices: Sequence[Matrix], kept: Sequence[Tensor], rows: Rows
-) -> Tensor:
+def _nll(model: PreTrainedModel, matrices: Matrices, kept: Sequence[Tensor], rows: Rows) -> Tensor:
     """Mean loss on rows with each weight times its factor, nats a token."""
+    names = {module: name for name, module in model.named_modules()}
     values = {
-        f"{matrix.name}.weight": matrix.oriented(matrix.weight.detach() * factor)
+        f"{names[matrix]}.weight": weight_of(matrix, weight_of(matrix).detach() * factor)
         for matrix, factor in zip(matrices, kept, strict=True)
     }
     return -log_probs(lambda **read: functional_call(model, values, kwargs=read), rows).mean()

@@ -1,6 +1,5 @@
 """The page of mitigations: what each method removes and costs, and whether it lasts."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,10 @@ def write_page(study: str, data: Path, path: Path) -> None:
         tasks=chosen.filter(metric="acc_change")["split"].unique(maintain_order=True).to_list(),
         removed=REMOVED,
         found={(r["method"], r["split"], r["metric"]): r for r in chosen.iter_rows(named=True)},
-        probed={(row["method"], _probe(row)): row for row in probes.iter_rows(named=True)},
+        probed={
+            (row["method"], f"{row['probe']} {row['variant'] or format(row['x'], 'g')}"): row
+            for row in probes.iter_rows(named=True)
+        },
         claims=judged.to_dicts(),
     )
     write_text(path, html)
@@ -62,14 +64,14 @@ def frontier(found: pl.DataFrame) -> Figure:
         looks += zip(methods, CATEGORIES, style.MARKERS, strict=False)
         for method, colour, marker in looks:
             if len(points := both.filter(method=method)):
-                where = points["value_cost"], points["value"]
                 up = style.reach(points, "value", "low", "high")
                 across = style.reach(points, "value_cost", "low_cost", "high_cost")
                 look: Any = {"fmt": f"{marker}-", "color": colour, "elinewidth": 0.6}
+                where = points["value_cost"], points["value"]
                 ax.errorbar(*where, up, across, **look, label=method)
         for method, marker in (("twin", "*"), ("oracle", "P"), ("none", "x")):
-            at = both.filter(method=method).select("value_cost", "value").get_columns()
-            ax.plot(*at, marker, color=INK, label=method, markersize=8)
+            points = both.filter(method=method)["value_cost", "value"]
+            ax.plot(*points, marker, color=INK, label=method, markersize=8)
         _cost_axis(ax.xaxis)
         ax.set_ylim(-0.03, 1.03)
         ax.legend(fontsize=7, loc="upper right")
@@ -80,14 +82,12 @@ def frontier(found: pl.DataFrame) -> Figure:
 
 def prices(found: pl.DataFrame) -> Figure:
     """Predicted against measured change of loss, a point for each method and dose."""
-    figure, (ax,) = style.panels(1, height=3.4)
-    text = found.filter(split="text")
-    measured, predicted = text.filter(metric="loss_change"), text.filter(metric="price")
+    figure, [ax] = style.panels(1, height=3.4)
+    measured, predicted = (found.filter(split="text", metric=m) for m in ("loss_change", "price"))
     both = measured.join(predicted, on=["method", "dose"], suffix="_predicted")
     for i, (method, points) in enumerate(both.group_by("method", maintain_order=True)):
         colour, marker = CATEGORIES[i % len(CATEGORIES)], style.MARKERS[i // len(CATEGORIES)]
-        where = points["value"], points["value_predicted"]
-        ax.plot(*where, marker, color=colour, label=str(method[0]))
+        ax.plot(*points["value", "value_predicted"], marker, color=colour, label=str(method[0]))
     ends: Any = both["value"].drop_nulls().sort().gather([0, -1]) if both.height else []
     ax.plot(ends, ends, color=MUTED, linewidth=0.8)
     for axis in (ax.xaxis, ax.yaxis):
@@ -107,8 +107,3 @@ def _cost_axis(axis: Any) -> None:
     axis.set_ticks([tick for tick in COST_TICKS if shown[0] <= tick <= shown[1]])
     axis.minorticks_off()
     axis.set_major_formatter(lambda value, _: f"{value:g}")
-
-
-def _probe(row: Mapping[str, Any]) -> str:
-    """A probe with its variant, or what it took, as the template names it."""
-    return f"{row['probe']} {row['variant'] or format(row['x'], 'g')}"

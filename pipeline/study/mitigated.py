@@ -20,7 +20,7 @@ from pipeline.models.context import context_length
 from pipeline.samples.file import samples as cut
 from pipeline.samples.frame import check_samples
 from pipeline.study.export import in_use
-from pipeline.study.schema import Study
+from pipeline.study.schema import Study, given
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem
 from pipeline.workflow.files import atomic
@@ -43,22 +43,23 @@ def export(study: Study, method: str, dose: float, to: Path) -> None:
         InputError: the study has no such section, the method or the dose is none, or the folder
             exists.
     """
-    problems = in_use(to)
-    entry, fits, expected = METHODS.get(method), 0 <= dose < math.inf, "0 or more, finite"
+    problems, entry = list[Problem](), METHODS.get(method)
+    if study.mitigations is None:
+        needed = "a study with mitigations"
+        problems.append(Problem("--study", study.study, needed, "such as: arena"))
+    if entry is None:
+        names = f"one of {', '.join(METHODS)}"
+        problems.append(Problem("--method", method, names, "the others are no edits"))
+    fits, expected = 0 <= dose < math.inf, "0 or more, finite"
     if entry and entry.whole:
         fits, expected = fits and dose % 1 == 0, "a whole number, 0 or more"
     elif entry and entry.dose.startswith("share"):
         fits, expected = fits and dose <= 1, "a share, 0 to 1"
     if not fits:
-        problems.insert(0, Problem("--dose", str(dose), expected, "see the page of mitigations"))
-    if entry is None:
-        expected = f"one of {', '.join(METHODS)}"
-        problems.insert(0, Problem("--method", method, expected, "the others are no edits"))
-    if (asked := study.mitigations) is None:
-        where = Problem("--study", study.study, "a study with mitigations", "such as: arena")
-        raise InputError(where, *problems)
-    if problems:
+        problems.append(Problem("--dose", str(dose), expected, "see the page of mitigations"))
+    if problems := problems + in_use(to):
         raise InputError(*problems)
+    asked = given(study.mitigations)
     known = subject(study.data, asked, study.model(asked.model), study.corpus[study.study])
     write = METHODS[method].prepare(known.model, known.parts.forget, known.parts.keep, asked.seed)
     with atomic(to, directory=True) as folder:
@@ -74,8 +75,8 @@ def probe(
     prefix_length: int,
     suffix_length: int,
     relearning: Relearning,
-    before: Path | None = None,
-    twin: Path | None = None,
+    before: Path | None,
+    twin: Path | None,
 ) -> pl.DataFrame:
     """The durability of an edited checkpoint, on samples of which half is learned again.
 

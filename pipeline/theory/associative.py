@@ -34,16 +34,18 @@ def associative(grid: Associative) -> pl.DataFrame:
 
     With one thread, the same grid gives the same bytes.
 
-    Args:
-        grid: the settings of the memories.
-
     Returns:
         As `ASSOCIATIVE`: for each experiment and width, accuracy over the number of pairs, then
         the pairs at each of `THRESHOLDS`, one row a seed.
     """
     kinds = [("closed", width) for width in grid.widths]
     kinds += [("trained", width) for width in grid.trained_widths]
-    return experiment_table(ASSOCIATIVE, [row for kind in kinds for row in _curve(*kind, grid)])
+    rows = [
+        {"experiment": experiment, "width": width, **row}
+        for experiment, width in kinds
+        for row in _curve(experiment, width, grid)
+    ]
+    return experiment_table(ASSOCIATIVE, rows)
 
 
 def closed_form(embeddings: Tensor, unembeddings: Tensor, targets: Tensor) -> Tensor:
@@ -74,12 +76,7 @@ def predicted_accuracy(pairs: int, width: int) -> float:
     logit is a sum of N - 2 such products and two terms of variance |u|²/D and 1/D: those in which
     the own embedding, or the wrong unembedding, meets itself.
 
-    Args:
-        pairs: N, at least 2.
-        width: D.
-
-    Returns:
-        The share of the pairs, 0 to 1; half where N is about D² / (2 ln N).
+    Of N pairs, at least 2, and width D: a share, 0 to 1; half where N is about D² / (2 ln N).
     """
     points = (torch.arange(QUADRATURE_POINTS, dtype=torch.float64) + 0.5) / QUADRATURE_POINTS
     normal = torch.special.ndtri(points)
@@ -93,13 +90,7 @@ def predicted_accuracy(pairs: int, width: int) -> float:
 def capacity(pairs: Sequence[int], accuracies: Sequence[float], threshold: float) -> float | None:
     """The number of pairs at which accuracy falls below a threshold for the first time.
 
-    Args:
-        pairs: rising.
-        accuracies: at each.
-        threshold: 0 to 1.
-
-    Returns:
-        Interpolated, linearly in log N; None where accuracy is never below, or never above.
+    `pairs` rise. Interpolated, linearly in log N; None where accuracy is never below, or above.
     """
     below = next((i for i, each in enumerate(accuracies) if each < threshold), None)
     if not below:
@@ -110,35 +101,22 @@ def capacity(pairs: Sequence[int], accuracies: Sequence[float], threshold: float
 
 
 def _curve(experiment: str, width: int, grid: Associative) -> Iterator[dict[str, object]]:
-    """The rows of one width."""
+    """The rows of one width, without it and the experiment."""
     tried: list[int] = []
     curves: dict[int, list[float]] = {seed: [] for seed in grid.seeds}
     for pairs in _numbers(grid.spacing):
         tried.append(pairs)
+        predicted = predicted_accuracy(pairs, width) if experiment == "closed" else None
+        row = {"pairs": pairs, "quantity": "accuracy", "predicted": predicted}
         for seed, value in _accuracies(experiment, width, pairs, grid).items():
             curves[seed].append(value)
-            yield {
-                "experiment": experiment,
-                "seed": seed,
-                "width": width,
-                "pairs": pairs,
-                "quantity": "accuracy",
-                "value": value,
-                "predicted": predicted_accuracy(pairs, width) if experiment == "closed" else None,
-            }
+            yield {**row, "seed": seed, "value": value}
         if all(curve[-1] < min(THRESHOLDS.values()) for curve in curves.values()):
             break
     for quantity, threshold in THRESHOLDS.items():
         for seed, curve in curves.items():
             if (held := capacity(tried, curve, threshold)) is not None:
-                yield {
-                    "experiment": experiment,
-                    "seed": seed,
-                    "width": width,
-                    "quantity": quantity,
-                    "value": held,
-                    "bound": float(width),
-                }
+                yield {"quantity": quantity, "bound": float(width), "seed": seed, "value": held}
 
 
 def _accuracies(experiment: str, width: int, pairs: int, grid: Associative) -> dict[int, float]:

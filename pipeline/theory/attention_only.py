@@ -45,9 +45,7 @@ def attention_only(grid: AttentionOnly, progress: Progress = silent) -> pl.DataF
       most heads: one stores in the MLP and the other in attention, and a bypass does not tell them
       apart. The third model has only the random head.
 
-    Args:
-        grid: the settings of the models.
-        progress: called with the numbers of finished steps and of all steps, each of a whole stack.
+    `progress` is called with the numbers of finished steps and of all, each of a whole stack.
 
     Returns:
         As `ATTENTION_ONLY`: an experiment's shapes in the order of the grid, seed by seed, three
@@ -120,14 +118,8 @@ def equal_hidden(shape: Shape) -> int:
 def stored(heads: int, head_width: int, width: int, *, chosen: bool = True) -> int:
     """The number of sequences that an attention-only transformer of one block can store.
 
-    Args:
-        heads: H.
-        head_width: K; a head reads no more than D numbers, so what exceeds D does not count.
-        width: D.
-        chosen: the unembedding is chosen too, which is worth D sequences; otherwise it is given.
-
-    Returns:
-        H min(K, D) + D, or without the last D. As printed: H K + D, and H K in the README.
+    H min(K, D) + D: a head reads no more than D numbers, and an unembedding that is chosen too is
+    worth D sequences; otherwise it is given. As printed: H K + D, and H K in the README.
 
     Source: arXiv 2411.10115, Theorem 1; `constructive` builds it.
     """
@@ -135,16 +127,10 @@ def stored(heads: int, head_width: int, width: int, *, chosen: bool = True) -> i
 
 
 def lower_bound(known: int, vocabulary: int, sequences: int) -> float:
-    """The accuracy of a model that knows some sequences and guesses the others.
+    """The accuracy, 0 to 1, of a model that knows some of all sequences and guesses the others.
 
-    Args:
-        known: number of known sequences, see `stored`.
-        vocabulary: N, equally likely answers: a guess is right in 1/N of the cases, on average
-            over tables (in one table, more or fewer of the others may be right).
-        sequences: T0, the number of all sequences.
-
-    Returns:
-        0 to 1.
+    Of N equally likely answers a guess is right in 1/N of the cases, on average over tables (in one
+    table, more or fewer of the others may be right).
 
     Source: arXiv 2411.10115, Corollary 1.
     """

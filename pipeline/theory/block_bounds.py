@@ -101,10 +101,7 @@ def _change(block: Parts, fits: Fits, plain: Vectors, other: Vectors) -> _Change
 def right_after(block: Parts, known: Known, states: Tensor) -> tuple[LastToken, dict[str, Tensor]]:
     """Bypass a block: the change right after it, and Theorem 1.
 
-    Args:
-        block: in float64.
-        known: of the block.
-        states: (B, T, D) float64, its input.
+    The block and its input `states` (B, T, D) are in float64.
 
     Returns:
         The last token, and the columns of `DIVERGENCE_BOUNDS` from `change` to `violated`, (B,).
@@ -162,12 +159,8 @@ def one_block_on(
 ) -> dict[str, Tensor]:
     """Bypass the block before this one: the change right after this one, and Theorem 2.
 
-    Args:
-        block: in float64; not bypassed.
-        known: of the block.
-        look: the last token, of `states`.
-        states: (B, T, D) float64, its input without a bypass.
-        other: (B, T, D) float64, its input after a bypassed block.
+    `states` (B, T, D) are its input without a bypass, of whose last token `look` is, and `other`
+    the same after a bypassed block; all in float64.
 
     Returns:
         The columns of `DIVERGENCE_BOUNDS` that begin with ``next_``, (B,).

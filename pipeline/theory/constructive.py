@@ -37,13 +37,7 @@ SHARPNESS = 3.0
 def constructive(grid: Constructive) -> pl.DataFrame:
     """Build transformers, within the theorem's numbers and beyond them.
 
-    With one thread, the same grid gives the same bytes.
-
-    Args:
-        grid: what is built.
-
-    Returns:
-        As `CONSTRUCTIVE`.
+    As `CONSTRUCTIVE`. With one thread, the same grid gives the same bytes.
     """
     rows: list[dict[str, object]] = []
     for seed in grid.seeds:
@@ -62,13 +56,8 @@ def read(
 ) -> Pair:
     """The values that random heads read from each sequence, at its last position.
 
-    Args:
-        sequences: (T, S) token ids.
-        vocabulary: N.
-        width: D.
-        heads: H.
-        head_width: K.
-        seed: of embeddings, positions, queries, keys and values.
+    `sequences` (T, S) are token ids; the seed is of embeddings, positions, queries, keys and
+    values.
 
     Returns:
         A (T, H K) and X (T, D).
@@ -92,11 +81,8 @@ def read(
 def build(read_of: Pair, target: Tensor, unembedding: Tensor, *, chosen: bool) -> Pair:
     """Solve for the output matrices, and for the unembedding if it is `chosen`.
 
-    Args:
-        read_of: A and X.
-        target: E.
-        unembedding: U, whose logits E Uᵀ are wanted.
-        chosen: solve [A X] [O'; M] = E, and use O = O' M⁻¹ and U Mᵀ; otherwise A O = E - X.
+    `read_of` is A and X, `target` E. If `chosen`, solves [A X] [O'; M] = E and uses O = O' M⁻¹ and
+    U Mᵀ; otherwise A O = E - X.
 
     Returns:
         O and U; where T exceeds `stored`, those of least squares.
@@ -125,9 +111,7 @@ def residual(built: Tensor, wanted: Tensor) -> float:
 def likeliest(prior: Tensor, unsolved: float) -> Tensor:
     """The fewest sequences whose probabilities leave no more than ε: N_ε of them.
 
-    Args:
-        prior: (T,) of sum one.
-        unsolved: ε, at least 0 and below 1.
+    `prior` (T,) has sum one; ε is at least 0 and below 1.
 
     Returns:
         (N_ε,) their positions, the likeliest first.
@@ -142,17 +126,13 @@ def gap_bound(prior: Tensor, wanted: Tensor, built: Tensor) -> float:
     """The largest possible difference between the divergences of two maps from any one table, nats.
 
     The mean of the range of b - a in each row: where the maps agree on all sequences but some, of
-    probability ε, at most ε times the largest range.
-
-    Args:
-        prior: (T,) of sum one.
-        wanted: (T, N) logits a.
-        built: (T, N) logits b.
+    probability ε, at most ε times the largest range. `prior` (T,) has sum one; `wanted` a and
+    `built` b are logits (T, N).
 
     Source: stands for the slides' ε σ₁ C(d, N, k, N_ε), whose C they do not give.
     """
     gaps = built - wanted
-    return float(prior @ (gaps.max(1).values - gaps.min(1).values))
+    return float(prior @ (gaps.amax(1) - gaps.amin(1)))
 
 
 # ------------------------------------------------------------- the experiments

@@ -29,7 +29,6 @@ from pipeline.interventions.interventions import sweep
 from pipeline.interventions.memory import Journal, in_batches
 from pipeline.interventions.overflow import not_finite
 from pipeline.interventions.readout import pieces
-from pipeline.interventions.trie import Trie
 from pipeline.interventions.wavefront import Engine, run
 from pipeline.models.context import context_length
 from pipeline.models.precision import at_least_single
@@ -102,13 +101,23 @@ def measure(
     def work(numbers: range) -> tuple[list[pl.DataFrame], list[pl.DataFrame]]:
         batch = prefixes[numbers.start : numbers.stop].to(model.device)
         ids = samples["sample_id"][numbers.start : numbers.stop]
-        seen = _Seen(engine.trie, described.embed(batch))
+        seen: list[Tensor] = []  # after each block (bypassed blocks, B, 2), as `_compare`
+        # before each block (1 or 2, B, T, D): of the baseline, and with the block before bypassed
+        states = [described.embed(batch)[None]]
+
+        def observe(number: int, after: Tensor) -> None:
+            # the branches of the baseline and of the bypasses of blocks 0 to `number`
+            baseline, *bypasses = engine.trie.carrier[number + 1][: number + 2]
+            last = after[:, :, -1].to(_BEST)
+            seen.append(_compare(last[baseline], last[bypasses]))
+            states.append(after[[baseline, bypasses[-1]]])
+
         with at_least_single(model):
-            last = run(engine, batch, observer=seen)[engine.ends, :, -1]
+            last = run(engine, batch, observer=observe)[engine.ends, :, -1]
             logits, kl = _of_logits(known, last)
             _require_finite(engine, batch, kl, ids)
-        changes = [each.cpu() for each in (*seen.changes, logits)]
-        made = [*_triangle(ids, changes, kl.cpu())], [*_bounds(ids, described, blocks, seen.states)]
+        changes = [each.cpu() for each in (*seen, logits)]
+        made = [*_triangle(ids, changes, kl.cpu())], [*_bounds(ids, described, blocks, states)]
         progress(numbers.stop, len(prefixes))
         return made
 
@@ -132,29 +141,6 @@ def measure(
         _in_order(samples, bounds, DIVERGENCE_BOUNDS),
         pl.DataFrame(about, schema=dtypes(DIVERGENCE_BLOCKS)),
     )
-
-
-class _Seen:
-    """An observer that collects what the tables need of a pass, block by block.
-
-    Attributes:
-        changes: (bypassed blocks, B, 2) after each block, as `_compare`.
-        states: (1 or 2, B, T, D) before each block: of the baseline, and with the block before
-            bypassed. The last entry is after the last block.
-    """
-
-    def __init__(self, trie: Trie, embedded: Tensor) -> None:
-        self.trie = trie
-        self.changes: list[Tensor] = []
-        self.states = [embedded[None]]
-
-    def __call__(self, number: int, states: Tensor) -> None:
-        """See `wavefront.Observer`."""
-        # the branches of the baseline and of the bypasses of blocks 0 to `number`
-        baseline, *bypasses = self.trie.carrier[number + 1][: number + 2]
-        last = states[:, :, -1].to(_BEST)
-        self.changes.append(_compare(last[baseline], last[bypasses]))
-        self.states.append(states[[baseline, bypasses[-1]]])
 
 
 def _of_logits(known: Anatomy, states: Tensor) -> tuple[Tensor, Tensor]:

@@ -31,11 +31,7 @@ BISECTIONS = 100
 def lookup(grid: Lookup) -> pl.DataFrame:
     """The divergence of each look-up table from its linear map, beside the bounds on it.
 
-    Args:
-        grid: which tables.
-
-    Returns:
-        As `LOOKUP`, three rows for each width, mistake and seed.
+    As `LOOKUP`, three rows for each width, mistake and seed.
     """
     rows = []
     for width, mistake, seed in product(grid.widths, grid.mistakes, grid.seeds):
@@ -102,11 +98,7 @@ def logits(given: Tensor, answers: Tensor, directions: Tensor) -> Tensor:
 def printed_bound(given: Tensor, answers: Tensor, width: int, sign: int) -> float | None:
     """The slides' bound, for C = sqrt(32 ln(N+1) / D).
 
-    Args:
-        given: (T, N).
-        answers: (T,).
-        width: D.
-        sign: of the entropy in the exponent: -1 as printed, 1 as it must be.
+    `sign` is that of the entropy in the exponent: -1 as printed, 1 as it must be.
 
     Returns:
         Nats; None where a logarithm is undefined, or C is 1/2 or more, where the last factor is

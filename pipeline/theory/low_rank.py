@@ -70,11 +70,7 @@ class Table(NamedTuple):
 def low_rank(grid: LowRank) -> pl.DataFrame:
     """The loss of both maps on every table, with the bounds on it.
 
-    Args:
-        grid: which tables and ranks.
-
-    Returns:
-        As `LOW_RANK`, a row for each map, table, seed, rank and statement.
+    As `LOW_RANK`, a row for each map, table, seed, rank and statement.
     """
     rows = []
     for kind, seed, weighted in product(TABLES, grid.seeds, (False, True)):
@@ -167,10 +163,7 @@ def printed_bound(probabilities: Tensor, tail: Tensor, weighted: bool) -> float:
     where it is the largest joint one. wls: M σ² + (M / m)^(3/2) σ³. It fails with either reading:
     the loss is about M/2 times the sum of the squares of all values left out, not of the first.
 
-    Args:
-        probabilities: (T, N), conditional or joint.
-        tail: as above.
-        weighted: whether the map is wls.
+    `probabilities` (T, N) are conditional or joint; the map is wls if `weighted`.
     """
     first = float(tail[0]) if len(tail) else 0.0
     most, least = float(probabilities.max()), float(probabilities.min())
@@ -188,13 +181,13 @@ def variance_bound(table: Table, logits: Tensor) -> float:
     gaps = logits - table.logs
     gaps = gaps - (table.given * gaps).sum(1, keepdim=True)
     variances = (table.given * gaps**2).sum(1)
-    return float(table.prior @ (phi(gaps.max(1).values) * variances))
+    return float(table.prior @ (phi(gaps.amax(1)) * variances))
 
 
 def range_bound(table: Table, logits: Tensor) -> float:
     """Always valid, for any logits: the mean over p of r²/8, with r the range of f - L in a row."""
     gaps = logits - table.logs
-    ranges = gaps.max(1).values - gaps.min(1).values
+    ranges = gaps.amax(1) - gaps.amin(1)
     return float(table.prior @ ranges**2) / 8
 
 

@@ -251,19 +251,18 @@ def _require_known(model: Any) -> None:
     config = model.config
     if config.model_type not in FAMILIES or model.get_output_embeddings() is None:
         raise bad_input(
-            what="the model's architecture",
-            got=f"{config.model_type} ({type(model).__name__})",
-            expected=f"a causal language model, one of {', '.join(FAMILIES)}, for the theorems "
-            "need its norms and matrices by name",
-            remedy="leave this model out of the theory, or add its family to "
-            "pipeline/theory/parts.py",
+            "the model's architecture",
+            f"{config.model_type} ({type(model).__name__})",
+            f"a causal language model, one of {', '.join(FAMILIES)}, for the theorems need its "
+            "norms and matrices by name",
+            "leave this model out of the theory, or add its family to pipeline/theory/parts.py",
         )
     activation = getattr(config, "hidden_act", None) or getattr(config, "activation_function", None)
     if activation not in ACTIVATIONS:
         raise bad_input(
-            what="the model's activation",
-            got=repr(activation),
-            expected=f"one of {', '.join(ACTIVATIONS)}, whose slope the bounds know",
-            remedy="leave this model out of the theory, or check the activation's slope "
-            "against pipeline/theory/bounds.py and add it to pipeline/theory/parts.py",
+            "the model's activation",
+            repr(activation),
+            f"one of {', '.join(ACTIVATIONS)}, whose slope the bounds know",
+            "leave this model out of the theory, or check the activation's slope against "
+            "pipeline/theory/bounds.py and add it to pipeline/theory/parts.py",
         )

@@ -93,11 +93,10 @@ class Stack:
     """
 
     def __init__(self, shapes: Sequence[Shape], seeds: Sequence[int]) -> None:
-        largest = {
-            name: tuple(max(shape.sizes[name][i] for shape in shapes) for i in range(len(size)))
-            for name, size in shapes[0].sizes.items()
-        }
-        self.parameters = {name: torch.zeros(len(shapes), *size) for name, size in largest.items()}
+        self.parameters: dict[str, Tensor] = {}
+        for name in shapes[0].sizes:
+            sizes = zip(*(shape.sizes[name] for shape in shapes), strict=True)
+            self.parameters[name] = torch.zeros(len(shapes), *map(max, sizes))
         for model, (shape, seed) in enumerate(zip(shapes, seeds, strict=True)):
             for name, value in initial(shape, seed).items():
                 corner = tuple(slice(length) for length in value.shape)
@@ -108,13 +107,9 @@ class Stack:
         self.trained = [value for name, value in self.parameters.items() if name not in frozen]
 
     def logits(self, bypass: bool = False) -> Tensor:
-        """Of every pair.
+        """(M, N, N, N) logits of the next token, of pair (b, a).
 
-        Args:
-            bypass: attention weights are the identity: the last position sees itself alone.
-
-        Returns:
-            (M, N, N, N) logits of the next token, of pair (b, a).
+        In a bypass attention weights are the identity: the last position sees itself alone.
         """
         weights = self.parameters
         models, vocabulary, width = weights["embedding"].shape
@@ -184,15 +179,10 @@ def table(vocabulary: int, seed: int) -> Tensor:
 
 
 def ceiling(answers: Tensor) -> float:
-    """The best accuracy of any model that sees the last token alone.
+    """The best accuracy of any model that sees the last token alone, 0 to 1.
 
-    It is what remains under a bypass, at most, wherever the table is stored.
-
-    Args:
-        answers: (N, N) the next token of pair (b, a).
-
-    Returns:
-        The share of the pairs that the commonest answer of each last token gets right, 0 to 1.
+    It is what remains under a bypass, at most, wherever the table is stored: the share of the
+    pairs that the commonest answer of each last token gets right. `answers` are as of `table`.
     """
     vocabulary = len(answers)
     counts = functional.one_hot(answers, vocabulary).sum(1)

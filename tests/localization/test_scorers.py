@@ -146,8 +146,7 @@ def test_attribution_patching_is_the_derivative_of_a_patch(learned):
     def inputs(rows: Rows) -> list[Tensor]:
         kept: list[Tensor] = []
         hooks = [
-            m.module.register_forward_pre_hook(lambda _m, args: kept.append(args[0]))
-            for m in matrices
+            m.register_forward_pre_hook(lambda _m, args: kept.append(args[0])) for m in matrices
         ]
         model.double()(input_ids=rows.tokens)
         for hook in hooks:
@@ -163,7 +162,7 @@ def test_attribution_patching_is_the_derivative_of_a_patch(learned):
             at = 2 * place.block
             columns = slice(place.index * size, (place.index + 1) * size)
             change = (other[at] - clean[at])[..., columns] @ matrices[at].weight[:, columns].T
-            hook = matrices[at].module.register_forward_hook(
+            hook = matrices[at].register_forward_hook(
                 lambda _m, _a, out, change=change: out + share * change
             )
             moved = log_probs(model, of.memorized).double().sum() - start

@@ -15,6 +15,7 @@ from pipeline.mitigations import curvature, descent, schema, weights
 from pipeline.mitigations.matrices import last_matrices, mean_inputs, mlp_matrices
 from pipeline.mitigations.methods import HALVINGS, METHODS, chosen_dose, edited, lowered
 from pipeline.mitigations.rows import BATCH, Rows, log_probs, margins, recited
+from pipeline.models.places import weight_of
 from tests.mitigations.conftest import P, T, World, nll, two_blocks
 
 
@@ -118,7 +119,7 @@ def test_coupled_factors_are_the_partial_traces_of_the_fisher() -> None:
     matrices = mlp_matrices(model)
     found = curvature.factors(model, matrices, tokens, labels)
     for at in (0, 2, 5):
-        with one_weight_a_position(matrices[at].module, tokens) as own:
+        with one_weight_a_position(matrices[at], tokens) as own:
             logits = model(input_ids=tokens).logits[:, :-1]
         loss = -logits.log_softmax(-1).gather(-1, labels[..., None]).sum()
         [gradients] = torch.autograd.grad(loss, own)
@@ -206,12 +207,12 @@ def test_wanda_and_obd_by_loops(world: World) -> None:
     squares = mean_inputs(world.model, rows, matrices, torch.square)
     fisher = weights.fisher_diagonal(world.model, rows, matrices)
     seen: list[Tensor] = []
-    hook = matrices[2].module.register_forward_hook(lambda _m, args, _r: seen.append(args[0]))
+    hook = matrices[2].register_forward_hook(lambda _m, args, _r: seen.append(args[0]))
     world.model(input_ids=rows.tokens)
     hook.remove()
     scored = seen[0][:, P - 1 : -1].flatten(0, 1)
     assert torch.allclose(squares[2], scored.square().mean(0), rtol=1e-4)
-    with one_weight_a_position(matrices[2].module, rows.tokens) as own:
+    with one_weight_a_position(matrices[2], rows.tokens) as own:
         loss = -log_probs(world.model, rows).sum()
     total = torch.autograd.grad(loss, own)[0].square().sum((0, 1)) / (3 * (T - P))
     assert torch.allclose(fisher[2], total, rtol=1e-3, atol=1e-9)
@@ -242,7 +243,7 @@ def test_matrices_of_gpt2_are_oriented_alike() -> None:
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=48, n_embd=16, n_layer=2, n_head=2, n_positions=16)
     model = GPT2LMHeadModel(config).eval()
-    assert [tuple(m.weight.shape) for m in mlp_matrices(model)] == [(64, 16), (16, 64)] * 2
+    assert [tuple(weight_of(m).shape) for m in mlp_matrices(model)] == [(64, 16), (16, 64)] * 2
     rows = Rows(torch.randint(0, 48, (4, 12), generator=torch.Generator().manual_seed(0)), 4)
     for name in ("kfac", "coherent", "balanced-subnet", "wanda"):
         write = METHODS[name].prepare(model, rows, rows, 0)
