@@ -101,7 +101,7 @@ METHODS = {
     "block-zero": Method(zero, "attention removed from chosen blocks", *_BLOCKS, _BYPASS),
     "neurons-activation": Method(by_activation, "most active neurons zeroed", *_NEURONS, _CHANG),
     "neurons-gradients": Method(
-        by_gradients, "neurons of integrated gradients zeroed", *_NEURONS, "2104.08696"
+        by_gradients, "neurons of integrated gradients zeroed", *_NEURONS, "arXiv 2104.08696"
     ),
     "neurons-mask": Method(by_mask, "neurons of a learned mask zeroed", *_NEURONS, _CHANG),
     "wanda": Method(wanda, "weights by input norms zeroed", *_WEIGHTS, "arXiv 2306.11695"),
