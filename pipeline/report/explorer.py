@@ -63,7 +63,8 @@ def _said(exact: pl.DataFrame, shares: pl.DataFrame, edit: str) -> dict[int, str
     means = one_block(shares, edit).filter(kind="mean")
     ability = dict(means.select("block", "kept").drop_nulls().iter_rows())
     told = {}
-    for block, value in single.unique("block", keep="first").select("block", "value").iter_rows():
+    first = single.unique("block", keep="first", maintain_order=True)
+    for block, value in first.select("block", "value").iter_rows():
         told[block] = f"exact match {before:.0%} → {value:.0%}"
         if block in ability:
             told[block] += f"; benchmarks keep {ability[block]:.0%} of their lead over chance"
