@@ -86,15 +86,9 @@ def render_numbers(
     figures: Numbered,
     numbers: Numbers | None = None,
 ) -> str:
-    """The long tables as HTML.
+    """The long tables as HTML; `figures` are those of all pages.
 
-    Args:
-        study: its name.
-        summary: schema `rows.SUMMARY`, for the metrics and the accuracies by category.
-        evidence: schema `evidence.EVIDENCE`, for what one late block leaves.
-        judged: as `claims.findings` gives them, for the intervals behind the verdicts.
-        figures: those of all pages, for the numbers behind each.
-        numbers: records the numbers of the tables; those of the figures are in their CSV files.
+    The numbers of the tables are recorded; those of the figures are in their CSV files.
     """
     return template("numbers.html.jinja", numbers).render(
         study=study,
@@ -103,31 +97,26 @@ def render_numbers(
         metrics=facts.metrics(summary),
         categories=facts.categories(summary),
         judged=judged,
-        figures=[(i, figure, _rows(figure), data_table(figure.data)) for i, figure in figures],
+        figures=[(i, figure, *_data_table(figure)) for i, figure in figures],
     )
 
 
-def _rows(figure: PageFigure) -> Number:
-    return Number(f"figures/{figure.name}/rows", figure.data.height, table=f"figures/{figure.name}")
-
-
-def data_table(frame: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Heading and rows of the numbers behind a figure, without columns that are empty."""
-    filled = [column for column in frame.columns if frame[column].null_count() < frame.height]
-    return filled, [[_cell(value) for value in row] for row in frame.select(filled).iter_rows()]
+def _data_table(figure: PageFigure) -> tuple[Number, list[str], list[list[str]]]:
+    """Rows behind a figure: how many, and a table of them without the columns that are empty."""
+    table, frame = f"figures/{figure.name}", figure.data
+    filled = frame[[each.name for each in frame if each.null_count() < frame.height]]
+    rows = [[_cell(value) for value in row] for row in filled.iter_rows()]
+    return Number(f"{table}/rows", frame.height, table=table), filled.columns, rows
 
 
 def render_provenance(
-    study: str, provenance: Mapping[str, object], manifests: Sequence[Mapping[str, object]]
+    study: str, provenance: Mapping[str, Any], manifests: Sequence[Mapping[str, object]]
 ) -> str:
     """How the study was made, as HTML.
 
-    Args:
-        study: its name.
-        provenance: by heading, as `provenance.collect` gives it. ``commands`` (a list of lines) is
-            shown as the way to reproduce the study; any other mapping as a table, anything else as
-            JSON. Its models and tables are only in ``provenance.json``.
-        manifests: of every model's checkpoint.
+    Of the entries that `provenance.collect` gives, ``commands`` (a list of lines) is shown as the
+    way to reproduce the study, any other mapping as a table, anything else as JSON. Its models and
+    tables are only in ``provenance.json``.
     """
     git = provenance.get("git")
     return template("provenance.html.jinja").render(
@@ -140,9 +129,9 @@ def render_provenance(
         ],
         commands=provenance.get("commands", []),
         citation=provenance.get("citation"),
-        runs=_runs(provenance.get("runs")),
+        runs=_runs(provenance.get("runs") or {}),
         resources=["stage", *_RESOURCES.values(), "events"],
-        dirty=bool(isinstance(git, Mapping) and git.get("dirty")),
+        dirty=bool(git and git.get("dirty")),
         manifests=[(str(manifest["name"]), _lines(manifest)) for manifest in manifests],
     )
 
@@ -156,10 +145,10 @@ def _entry(value: object) -> tuple[list[tuple[str, str]], str]:
     return [], _lines(value)
 
 
-def _git_rows(git: Any) -> dict[str, object]:
+def _git_rows(git: Mapping[str, Any]) -> dict[str, object]:
     changed = git.get("changed") or []
     more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
-    named = ", ".join(map(str, changed[:5]))
+    named = ", ".join(changed[:5])
     return {
         "commit": git.get("commit"),
         "remote": git.get("remote") or None,
@@ -167,19 +156,16 @@ def _git_rows(git: Any) -> dict[str, object]:
     }
 
 
-def _runs(runs: object) -> list[list[str]]:
+def _runs(runs: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """A row for each run of a stage: time, memory, device and events."""
-    if not isinstance(runs, Mapping):
-        return []
     return [
         [
             f"{stage}, {name}",
             *(_cell(took.get(key)) for key in _RESOURCES),
-            "; ".join(f"{key} {_cell(value)}" for key, value in events.items() if value),
+            "; ".join(f"{key} {_cell(n)}" for key, n in (took.get("events") or {}).items() if n),
         ]
         for stage, by_name in runs.items()
         for name, took in by_name.items()
-        if isinstance(events := took.get("events") or {}, Mapping)
     ]
 
 

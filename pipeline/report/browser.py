@@ -4,6 +4,7 @@
 """
 
 import base64
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -114,14 +115,7 @@ def row(
     log_prob: float | None = None,
     margin: float | None = None,
 ) -> Row:
-    """A continuation as a `Row`, with three significant digits.
-
-    Args:
-        suffix: the true token ids.
-        tokens: the continuation's, as many.
-        log_prob: of the true suffix, nats.
-        margin: the smallest lead of a true token over the next best, logits.
-    """
+    """A continuation, of as many tokens as the suffix, as a `Row` with three significant digits."""
     numbers = [None if value is None else float(f"{value:.3g}") for value in (log_prob, margin)]
     wrong = [i for i, pair in enumerate(zip(suffix, tokens, strict=True)) if pair[0] != pair[1]]
     return [*numbers, *([wrong[0], *tokens[wrong[0] :]] if wrong else [])]
@@ -138,9 +132,8 @@ def packed(each: Sequence[Sequence[float]]) -> str:
     """
     made = bytearray()
     for log_prob, rank, margin in zip(*each, strict=True):
-        made.append(min(255, round(-10 * log_prob)))
-        made += min(65_535, int(rank)).to_bytes(2, "little")
-        made.append(min(255, round(10 * margin)))
+        below, lead = (min(255, round(10 * value)) for value in (-log_prob, margin))
+        made += struct.pack("<BHB", below, min(65_535, int(rank)), lead)
     return base64.b64encode(made).decode()
 
 

@@ -6,7 +6,6 @@ needs torch or a network: tokens become text through the tokenizer file alone.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -115,12 +114,8 @@ class _Model:
         single = listed.filter(views.ONE_BLOCK).with_columns(block=first, model=pl.lit(name))
         late = views.in_range(single, "late")["intervention"].to_list()
         end = pl.col("prefix_length") + pl.col("suffix_length")
-        kind = (
-            pl.col("kind") if "kind" in samples.columns else pl.lit(None, pl.String).alias("kind")
-        )
-        known = samples.select(
-            "sample_id", "suffix_group", kind, true=pl.col("tokens").list.get(end - 1)
-        )
+        true = pl.col("tokens").list.get(end - 1)
+        known = samples.select("sample_id", "suffix_group", true=true)
         rows = self._scan.select(
             *("intervention", "sample_id", "split", "exact_match", "correct_length", "decoded"),
             "suffix_log_prob",
@@ -143,19 +138,16 @@ class _Model:
         """The samples whose single tokens were looked at: sample_id."""
         return self._tokens.select("sample_id").unique().collect()
 
-    def continuations(self, ids: Sequence[int]) -> dict[int, list[Any]]:
+    def continuations(self, ids: Sequence[int]) -> Mapping[int, Sequence[Any]]:
         """sample_id -> name, tokens, log probability, margin, numbers of each token, in rows."""
         wanted = pl.col("sample_id").is_in(ids) & pl.col("intervention").is_in(self.interventions)
         key = ["sample_id", "intervention"]
         by_position = self._tokens.filter(wanted).sort("position")
         each = by_position.group_by(key).agg("log_prob", "rank", "margin")
         rows = self._scan.filter(wanted).drop_nulls("continuation")
-        columns = (*key, "continuation", "suffix_log_prob", "min_margin")
-        found: dict[int, list[Any]] = {}
-        joined = rows.select(columns).join(each, on=key, how="left", maintain_order="left")
-        for sample_id, *numbers in joined.collect().iter_rows():
-            found.setdefault(sample_id, []).append(numbers)
-        return found
+        rows = rows.select(*key, "continuation", "suffix_log_prob", "min_margin")
+        joined = rows.join(each, on=key, how="left", maintain_order="left")
+        return joined.collect().rows_by_key("sample_id")
 
 
 def _choose(models: Sequence[_Model], samples: pl.DataFrame) -> list[Sample]:
@@ -164,29 +156,19 @@ def _choose(models: Sequence[_Model], samples: pl.DataFrame) -> list[Sample]:
         return []
     rows = pl.concat([each.rows for each in models])
     edited = rows.filter(pl.col("recited"), pl.col("intervention") != BASELINE.name)
+    wrong = (~pl.col("exact_match")).sum()
     broken = edited.group_by("sample_id", "model", maintain_order=True).agg(
-        (~pl.col("exact_match")).sum().cast(pl.Int64).alias("broken"),
-        pl.len().cast(pl.Int64).alias("of"),
-        pl.col("again").sum().cast(pl.Int64),
+        broken=wrong, of=pl.len()
     )
-    counts = ("broken", "of", "again")
-    baseline = rows.filter(intervention=BASELINE.name)
-    likely = baseline.group_by("sample_id").agg(pl.mean("suffix_log_prob").alias("likely"))
+    fragility = edited.group_by("sample_id").agg(
+        share=wrong / pl.len(), back=(pl.sum("again") / wrong).fill_nan(0)
+    )
+    likely = views.baseline(rows).group_by("sample_id").agg(likely=pl.mean("suffix_log_prob"))
     ranked = (
         samples.join(rows.filter("decoded"), on="sample_id", how="semi", maintain_order="left")
         .unique("suffix_group", keep="first", maintain_order=True)
-        .join(
-            broken.group_by("sample_id").agg(pl.sum(*counts)),
-            on="sample_id",
-            how="left",
-            maintain_order="left",
-        )
+        .join(fragility, on="sample_id", how="left", maintain_order="left")
         .join(likely, on="sample_id", how="left", maintain_order="left")
-        .with_columns(pl.col(counts).fill_null(0))
-        .with_columns(
-            share=(pl.col("broken") / pl.col("of")).fill_nan(0.0),
-            back=(pl.col("again") / pl.col("broken")).fill_nan(0.0),
-        )
     )
     looked_at = [each.tokenwise for each in models]
     if all(each.height for each in looked_at):
@@ -196,8 +178,8 @@ def _choose(models: Sequence[_Model], samples: pl.DataFrame) -> list[Sample]:
     continued = {model.name: model.continuations(ids) for model in models}
     budget, found = BUDGET, list[Sample]()
     for why, of in picked:
-        own = broken.filter(sample_id=of["sample_id"]).select("model", *counts[:2]).rows()
-        sample = _sample(why, of, continued, {model: (n, total) for model, n, total in own})
+        own = broken.filter(sample_id=of["sample_id"]).drop("sample_id")
+        sample = _sample(why, of, continued, own.rows_by_key("model", unique=True))
         budget -= 12 * len(sample.suffix) * sum(map(len, sample.rows.values()))
         if found and budget < 0:
             break
@@ -207,8 +189,9 @@ def _choose(models: Sequence[_Model], samples: pl.DataFrame) -> list[Sample]:
 
 def _pick(ranked: pl.DataFrame) -> list[tuple[str, dict[str, Any]]]:
     """(why, row) of the samples to show, each once."""
-    recited = ranked.filter(pl.col("of") > 0, split="memorized")
-    memorized = recited if recited.height else ranked.filter(split="memorized")
+    memorized = ranked.filter(split="memorized")
+    recited = memorized.drop_nulls("share")
+    memorized = recited if recited.height else memorized
     order = "share" if recited.height else -pl.col("likely")
     by_share = memorized.sort(order, "sample_id")
     back = memorized.filter(pl.col("back") > 0)
@@ -326,22 +309,15 @@ def _with_words(
     show_text: bool,
 ) -> Family:
     """The family with its tokens as text, where that may and can be."""
-    made = Family(family, samples, interventions)
+    words, why = dict[int, str](), ""
     real = not any(map(trained_here, manifests))  # of a family, all are or none is
     if real and not show_text:
-        return replace(made, why_ids="text is turned off (report.show_text)")
-    file = tokenizer_file(data, manifests)
-    if file is None:
-        return replace(made, why_ids="no tokenizer.json of its models is on this machine")
-    used = {token for sample in samples for token in (*sample.prefix, *sample.suffix)}
-    used |= {
-        token
-        for sample in samples
-        for rows in sample.rows.values()
-        for continued in rows.values()
-        for token in continued[3:]
-    }
-    return replace(made, words=_words(file, sorted(used)), private=real)
+        why = "text is turned off (report.show_text)"
+    elif (file := tokenizer_file(data, manifests)) is None:
+        why = "no tokenizer.json of its models is on this machine"
+    else:
+        words = _words(file, samples)
+    return Family(family, samples, interventions, words, real and not why, why)
 
 
 def tokenizer_file(data: Path, manifests: Sequence[Mapping[str, Any]]) -> Path | None:
@@ -365,8 +341,13 @@ def tokenizer_file(data: Path, manifests: Sequence[Mapping[str, Any]]) -> Path |
     return None
 
 
-def _words(file: Path, tokens: Sequence[int]) -> dict[int, str]:
+def _words(file: Path, samples: Sequence[Sample]) -> dict[int, str]:
+    """Token id -> text, of every token of the samples and of their continuations."""
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(file))
-    return {token: tokenizer.decode([token], skip_special_tokens=False) for token in tokens}
+    tokenizer, used = Tokenizer.from_file(str(file)), set[int]()
+    for sample in samples:
+        used.update(sample.prefix, sample.suffix)
+        for rows in sample.rows.values():
+            used.update(*(continued[3:] for continued in rows.values()))
+    return {token: tokenizer.decode([token], skip_special_tokens=False) for token in sorted(used)}

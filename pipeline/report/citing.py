@@ -15,13 +15,7 @@ _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasci
 
 
 def bibtex(study: str, figures: Numbered, git: Mapping[str, Any] | None) -> str:
-    """An entry for the paper, one for the software, and one for each figure.
-
-    Args:
-        study: its name.
-        figures: of the study, with their numbers.
-        git: as `provenance.git_state` gives it.
-    """
+    """An entry for the paper, one for the software, and one for each figure."""
     cited = YAML(typ="safe").load(CITATION) if CITATION.exists() else {}
     paper = cited.get("preferred-citation", {})
     names = [f"{a['family-names']}, {a['given-names']}" for a in paper.get("authors", ())]

@@ -4,19 +4,16 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import polars as pl
-from ruamel.yaml import YAML
 
 from pipeline.analysis import views
 from pipeline.analysis.claims import CLAIMS, OF_FIRST
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.verdicts import MAIN, SUPPORTED, VALUES, by_unit_and_model
 from pipeline.interventions.interventions import IDENTITY
-from pipeline.report.numbers import SHARE, Number, Sentence, ends, spread, write
+from pipeline.report.numbers import SHARE, Number, Sentence, ends, spread, words, write
 
 OURS = "ours"
 """How the source of claims begins that are not the paper's."""
@@ -51,7 +48,7 @@ class Judged:
     @property
     def written(self) -> str:
         """``12.3% [4.5%, 20.1%]``, a question mark where the interval has no end."""
-        return f"{self.write(self.value)} {ends(self.number)}".strip()
+        return f"{self.write(self.value)} {ends(self.number)}"
 
     def write(self, value: float) -> str:
         """A value of the compared quantity, as text."""
@@ -129,18 +126,12 @@ class Finding:
         compared: dict[str, list[Judged]] = {}
         for condition in self.conditions:
             compared.setdefault(condition.row["condition"], []).append(condition)
-        return [
-            (
-                first.says,
-                spread(
-                    f"claims/{self.id}/{name}",
-                    [first.value, *(other.value for other in others)],
-                    first.unit,
-                    "verdicts",
-                ),
-            )
-            for name, (first, *others) in compared.items()
-        ]
+        numbers = []
+        for name, same in compared.items():
+            values, unit = [each.value for each in same], same[0].unit
+            number = spread(f"claims/{self.id}/{name}", values, unit, "verdicts")
+            numbers.append((same[0].says, number))
+        return numbers
 
     @property
     def counts(self) -> list[tuple[str, Sentence]]:
@@ -188,7 +179,7 @@ def findings(
 ) -> list[Finding]:
     """The claims in the order of the page."""
     limits = limits or Thresholds()
-    words = _words("claims.yaml")
+    told = words("claims.yaml")
     fills = {
         name: Number(f"thresholds/{name}", value, unit="threshold", table="params")
         for name, value in limits.model_dump().items()
@@ -196,57 +187,53 @@ def findings(
     fills["resists_points"] = Number("thresholds/points", 100 * limits.resists, table="params")
     made = []
     _, *edits = views.edits(verdicts)
-    for name, said in words["claims"].items():
+    for name, said in told["claims"].items():
         of_claim = verdicts.filter(claim=name)
         rows = of_claim.filter(edit=IDENTITY)
         main = rows.filter(setup=MAIN)
         cases = _cases(main)
-        under = {edit: of_claim.filter(edit=edit) for edit in edits}
         conditions = [
             Judged(row, _sentence(label, fills), unit)
-            for row in main.filter(pl.col("condition").is_not_null()).iter_rows(named=True)
-            for label, unit in [words["conditions"][row["condition"]]]
+            for row in main.drop_nulls("condition").iter_rows(named=True)
+            for label, unit in [told["conditions"][row["condition"]]]
         ]
-        units = main.filter(pl.col("unit").is_not_null(), pl.col("condition").is_null())
+        units = main.drop_nulls("unit").filter(pl.col("condition").is_null())
         rule = _sentence(said["rule"], fills)
         if conditions:
             level = conditions[0].row["level"]
-            rule = Sentence(
-                _JUDGED,
-                {
-                    "rule": rule,
-                    "intervals": Number(f"claims/{name}/intervals", len(conditions)),
-                    "level": Number(f"claims/{name}/level", level, unit="threshold"),
-                    "joint": Number("claims/confidence", 1 - limits.significance, unit=SHARE),
-                },
-            )
+            values = {
+                "rule": rule,
+                "intervals": Number(f"claims/{name}/intervals", len(conditions)),
+                "level": Number(f"claims/{name}/level", level, unit="threshold"),
+                "joint": Number("claims/confidence", 1 - limits.significance, unit=SHARE),
+            }
+            rule = Sentence(_JUDGED, values)
         case = said.get("cases", "model")
-        needed = f"No {case} of this study can tell: it takes {said.get('needs')}."
-        ratio = _ratio(evidence, name, cases)
-        told = {
+        opening = {"ratio": _ratio(evidence, name, cases)}
+        own = {
             "cases": case,
             "units": "Late blocks",
-            "unmeasured": needed,
+            "unmeasured": f"No {case} of this study can tell: it takes {said.get('needs')}.",
             **said,
-            "opening": _sentence(said.get("opening", ""), {"ratio": ratio}),
+            "opening": _sentence(said.get("opening", ""), opening),
             "rule": rule,
         }
         overall = main.filter(pl.col("model").is_null())["verdict"].to_list()
         made.append(
             Finding(
                 id=name,
-                words=told,
+                words=own,
                 word=next(iter(overall), None) or "not measured",
                 cases=cases,
                 units={model: units.filter(model=model)["verdict"].to_list() for model in cases},
                 conditions=conditions,
                 changes={
                     sentence: counted(f"claims/{name}/{setup}", list(other.values()), case)
-                    for setup, sentence in words["setups"].items()
+                    for setup, sentence in told["setups"].items()
                     if (other := _cases(rows.filter(setup=setup))) != cases
                 },
                 parts=_counted_parts(f"claims/{name}", _by_part(main), case),
-                edits=_by_verdicts(name, under, case),
+                edits=_by_verdicts(name, of_claim, edits, case),
                 short=_short(name, main, evidence),
                 lacks="; ".join(main["lacks"].drop_nulls().unique(maintain_order=True)),
             )
@@ -300,21 +287,20 @@ def _by_part(rows: pl.DataFrame) -> dict[str, dict[str, str]]:
 
 
 def _by_verdicts(
-    claim: str, under: Mapping[str, pl.DataFrame], case: str
+    claim: str, rows: pl.DataFrame, edits: Sequence[str], case: str
 ) -> dict[str, tuple[Sentence, dict[str, Sentence]]]:
     """Edits with equal verdicts -> these, and those by a part that differ; named by the first."""
-    alike: dict[tuple[tuple[str, ...], ...], list[str]] = {}
-    for edit, rows in under.items():
-        found = [_cases(rows), *_by_part(rows).values()]
-        alike.setdefault(tuple(tuple(sorted(each.values())) for each in found), []).append(edit)
-    made = {}
-    for edits in alike.values():
-        cases, place = _cases(under[edits[0]]), f"claims/{claim}/{edits[0]}"
-        parts = _by_part(under[edits[0]])
-        differing = {name: part for name, part in parts.items() if part != cases}
-        verdicts = counted(place, list(cases.values()), case)
-        made[", ".join(edits)] = verdicts, _counted_parts(place, differing, case)
-    return made
+    alike: dict[Any, tuple[list[str], Sentence, dict[str, Sentence]]] = {}
+    for edit in edits:
+        under, place = rows.filter(edit=edit), f"claims/{claim}/{edit}"
+        cases, parts = _cases(under), _by_part(under)
+        verdicts = tuple(tuple(sorted(each.values())) for each in (cases, *parts.values()))
+        if verdicts not in alike:
+            differing = {name: part for name, part in parts.items() if part != cases}
+            told = counted(place, list(cases.values()), case)
+            alike[verdicts] = [], told, _counted_parts(place, differing, case)
+        alike[verdicts][0].append(edit)
+    return {", ".join(names): (told, parts) for names, told, parts in alike.values()}
 
 
 def _counted_parts(
@@ -328,7 +314,7 @@ def _counted_parts(
 
 def _cases(rows: pl.DataFrame) -> dict[str, str]:
     """Model or family -> its verdict."""
-    models = rows.filter(pl.col("model").is_not_null(), pl.col("unit").is_null())
+    models = rows.drop_nulls("model").filter(pl.col("unit").is_null())
     return dict(models.select("model", "verdict").iter_rows())
 
 
@@ -336,7 +322,7 @@ def _ratio(evidence: pl.DataFrame, claim: str, families: Mapping[str, str]) -> N
     """How many times the parameters of its smallest model the largest of each family has."""
     sized = evidence.filter(pl.col("family").is_in(list(families)))
     parameters = pl.col("parameters")
-    ratios = sized.group_by("family").agg((parameters.max() / parameters.min()).alias("ratio"))
+    ratios = sized.group_by("family").agg(ratio=parameters.max() / parameters.min())
     return spread(f"claims/{claim}/ratio", ratios["ratio"], "ratio", "evidence")
 
 
@@ -350,19 +336,12 @@ def crosswalk(
 ) -> list[tuple[Mapping[str, str], str, Finding | None]]:
     """Each entry of crosswalk.yaml with the numbers of our figures, and its claim.
 
-    Args:
-        judged: as `findings` gives them.
-        sections: heading -> the numbers of this page's figures below it.
+    `sections`: heading -> the numbers of this page's figures below it.
     """
     by_figure = {finding.words.get("figures"): finding for finding in judged}
     rows = []
-    for entry in _words("crosswalk.yaml"):
+    for entry in words("crosswalk.yaml"):
         labels = sections.get(entry.get("section", ""), ())
         here = " to ".join(dict.fromkeys([labels[0], labels[-1]])) if labels else ""
         rows.append((entry, here, by_figure.get(re.split("[,–]", entry["figures"])[0])))
     return rows
-
-
-@cache
-def _words(name: str) -> Any:
-    return YAML(typ="safe").load(Path(__file__).with_name(name))

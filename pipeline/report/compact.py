@@ -57,8 +57,8 @@ def _drop_ids(root: Element, prefix: str) -> None:
         name
         for element in root.iter()
         for value in element.attrib.values()
-        for found in _REFERENCE.finditer(value)
-        for name in found.groups()
+        for found in _REFERENCE.findall(value)
+        for name in found
     }
     names: dict[str, str] = {}
     for element in root.iter():

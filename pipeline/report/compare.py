@@ -120,12 +120,7 @@ def read_side(name: str) -> Side:
 
 
 def write_comparison(before: Side, after: Side, folder: Path) -> None:
-    """Write ``index.html``, ``changes.csv`` and ``numbers.json``, atomically.
-
-    Args:
-        before: A.
-        after: B; a change is B minus A.
-        folder: becomes the folder of the three files.
+    """Write ``index.html``, ``changes.csv`` and ``numbers.json`` into a folder, atomically.
 
     Raises:
         InputError: the two have no estimate in common.
@@ -147,28 +142,25 @@ def write_comparison(before: Side, after: Side, folder: Path) -> None:
 
 
 def changes(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
-    """Every estimate that both have, with its change.
-
-    Args:
-        before: A, as `aggregate.aggregate` gives it.
-        after: B, likewise.
+    """Every estimate that both summaries have, with its change.
 
     Returns:
         The columns of `KEY`, higher_is_better, block, edit, group, ``before`` and ``after`` with
-        their ends (``_low``, ``_high``), ``change`` (B minus A), ``change_low`` and
+        their ends (``_low``, ``_high``), ``change`` (after minus before), ``change_low`` and
         ``change_high`` (95%; null where one of the two has no interval), ``beyond_chance`` (bool:
         the interval leaves out 0), largest clear changes first.
     """
     ends = ("value", "low", "high")
     left, right = (
-        frame.with_columns(pl.col("k").cast(pl.UInt32), pl.col("copies").cast(pl.UInt32)).select(
-            *KEY, "higher_is_better", *(pl.col(c).alias(f"{name}_{c}") for c in ends)
+        frame.with_columns(pl.col("k", "copies").cast(pl.UInt32)).select(
+            *KEY, "higher_is_better", **{f"{name}_{end}": end for end in ends}
         )
         for name, frame in (("before", before), ("after", after))
     )
-    both = left.join(
-        right.drop("higher_is_better"), on=list(KEY), nulls_equal=True, how="inner"
-    ).join(_kinds(before, after), on=["model", "intervention"], how="left", maintain_order="left")
+    both = left.join(right.drop("higher_is_better"), on=KEY, nulls_equal=True)
+    both = both.join(
+        _kinds(before, after), on=["model", "intervention"], how="left", maintain_order="left"
+    )
     a, low_a, high_a = (pl.col(f"before_{end}") for end in ends)
     b, low_b, high_b = (pl.col(f"after_{end}") for end in ends)
     low = b - a - ((b - low_b) ** 2 + (high_a - a) ** 2).sqrt()
@@ -192,14 +184,7 @@ def _kinds(*summaries: pl.DataFrame) -> pl.DataFrame:
 
 
 def render(before: Side, after: Side, changed: pl.DataFrame, numbers: Numbers) -> str:
-    """The page as HTML.
-
-    Args:
-        before: A.
-        after: B.
-        changed: as `changes` gives it.
-        numbers: records the numbers that it shows.
-    """
+    """The page as HTML, of the changes as `changes` gives them."""
     clear = changed.filter("beyond_chance")
     shown = clear.head(SHOWN_CHANGES)
     names = [{name for name, _ in views.models(side.summary)} for side in (before, after)]
@@ -256,13 +241,14 @@ def _figures(before: str, after: str, changed: pl.DataFrame) -> list[tuple[Marku
 
 
 def _draw(data: pl.DataFrame, before: str, after: str) -> Figure:
-    ends = {"value": "", "low": "_low", "high": "_high"}
     both = pl.concat(
         data.select(
             "model",
             "block",
-            pl.lit(label).alias("label"),
-            **{end: pl.col(f"{side}{suffix}") for end, suffix in ends.items()},
+            label=pl.lit(label),
+            value=side,
+            low=f"{side}_low",
+            high=f"{side}_high",
         )
         for side, label in (("before", before), ("after", after))
     )

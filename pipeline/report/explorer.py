@@ -11,11 +11,7 @@ from pipeline.interventions.interventions import EACH, edit_order
 
 
 def choices(summary: pl.DataFrame, shares: pl.DataFrame) -> list[dict[str, Any]]:
-    """The models in the order of the report, each with its edits and blocks.
-
-    Args:
-        summary: as `aggregate.aggregate` gives it, seeds not pooled.
-        shares: as `kept.kept` gives it, seeds not pooled.
+    """The models in the order of the report, each with its edits and blocks; no seeds are pooled.
 
     Returns:
         For each model of which some block was edited alone: ``name``, ``family``, ``drawn`` (its
@@ -40,11 +36,11 @@ def choices(summary: pl.DataFrame, shares: pl.DataFrame) -> list[dict[str, Any]]
         harmed = left.sort(pl.col("block") == 0, "value", -pl.col("block").cast(pl.Int32))
         quarters = views.quartiles(own).select("blocks", "intervention").iter_rows()
         n = seeds[recipe]
-        shown = {"name": name, "family": family}
-        shown["drawn"] = views.seeds_name(str(recipe), n) if n > 1 else name
         found.append(
             {
-                **{key: visible(str(value)) for key, value in shown.items()},
+                "name": visible(str(name)),
+                "family": visible(str(family)),
+                "drawn": visible(views.seeds_name(str(recipe), n) if n > 1 else str(name)),
                 "edits": edits,
                 "quartiles": {b: quarter for blocks, quarter in quarters for b in blocks},
                 "start": harmed["block"][0] if harmed.height else min(next(iter(edits.values()))),
@@ -63,7 +59,8 @@ def _said(exact: pl.DataFrame, shares: pl.DataFrame, edit: str) -> dict[int, str
     means = one_block(shares, edit).filter(kind="mean")
     ability = dict(means.select("block", "kept").drop_nulls().iter_rows())
     told = {}
-    for block, value in single.unique("block", keep="first").select("block", "value").iter_rows():
+    first = single.unique("block", keep="first", maintain_order=True)
+    for block, value in first.select("block", "value").iter_rows():
         told[block] = f"exact match {before:.0%} → {value:.0%}"
         if block in ability:
             told[block] += f"; benchmarks keep {ability[block]:.0%} of their lead over chance"

@@ -1,5 +1,6 @@
 """The page's tables: the study's size, its models and benchmarks, what one late block leaves."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import compress, product
 from typing import Any
@@ -47,9 +48,7 @@ def overview(
             decoded.append((spread(f"study/decoded/{split}", finished, "samples"), split))
     interventions = summary.group_by("model").agg(pl.col("intervention").n_unique())
     known = [n for m in manifests if isinstance(n := m.get("parameters"), int)]
-    largest = Number(
-        "study/parameters", max(known, default=0), unit="parameters", table="checkpoints"
-    )
+    largest = max(known, default=None)
     return {
         "models": Number("study/models", len(manifests), unit="models", table="checkpoints"),
         "interventions": spread("study/interventions", interventions["intervention"], ""),
@@ -58,15 +57,15 @@ def overview(
         "decoded": decoded,
         "lengths": [(family.name, *_lengths(family)) for family in samples],
         "benchmarks": views.tasks(views.benchmarks(summary)),
-        "parameters": largest if known else None,
+        "parameters": largest
+        and Number("study/parameters", largest, unit="parameters", table="checkpoints"),
     }
 
 
 def _lengths(family: Family) -> list[Number]:
-    return [
-        Number(f"samples/{family.name}/{part}", n, unit="tokens", table=f"samples/{family.name}")
-        for part, n in zip(("prefix", "suffix"), family.samples[0].lengths, strict=True)
-    ]
+    table = f"samples/{family.name}"
+    parts = zip(("prefix", "suffix"), family.samples[0].lengths, strict=True)
+    return [Number(f"{table}/{part}", n, unit="tokens", table=table) for part, n in parts]
 
 
 def _kinds(summary: pl.DataFrame) -> list[str]:
@@ -85,32 +84,24 @@ def seeds(manifests: Sequence[Mapping[str, object]]) -> Number | None:
 
     None where no model was trained here: other models have no seeds.
     """
-    of_recipe: dict[str, set[str]] = {}
-    for manifest in manifests:
-        if (key := recipe_key(manifest)) is not None:
-            of_recipe.setdefault(key, set()).add(str(manifest.get("seed")))
-    if not of_recipe:
-        return None
-    return spread("study/seeds", map(len, of_recipe.values()), "seeds", "checkpoints")
+    pairs = {(recipe_key(manifest), str(manifest.get("seed"))) for manifest in manifests}
+    counts = Counter(recipe for recipe, _ in pairs if recipe is not None)
+    return spread("study/seeds", counts.values(), "seeds", "checkpoints") if counts else None
 
 
 def models(
-    summary: pl.DataFrame, manifests: Sequence[Mapping[str, object]], evidence: pl.DataFrame
+    summary: pl.DataFrame, manifests: Sequence[Mapping[str, Any]], evidence: pl.DataFrame
 ) -> Table:
     """Heading and rows of the table of models, without columns that are empty."""
     exact = views.baseline(summary).filter(task=views.MEMORIZATION, metric="exact_match")
     splits = ["memorized", "control", *(["famous"] if "famous" in exact["split"] else [])]
-    independent = evidence.filter(metric="exact_match", quantity="kept").select(
-        "model", "n_effective"
-    )
-    effective = dict(independent.iter_rows())
+    independent = evidence.filter(metric="exact_match", quantity="kept")
+    effective = dict(independent.select("model", "n_effective").iter_rows())
     rows = []
     for manifest in manifests:
         name = str(manifest["name"])
         sizes = [
-            Number(f"models/{name}/{key}", size, unit=key, table="checkpoints")
-            if isinstance(size := manifest.get(key), int)
-            else MISSING
+            Number(f"models/{name}/{key}", manifest.get(key), unit=key, table="checkpoints")
             for key in ("n_blocks", "parameters")
         ]
         rows.append(
@@ -132,12 +123,12 @@ def models(
     ]
     if not rows:
         return heading, rows
-    known = [any(map(_is_known, column)) for column in zip(*rows, strict=True)]
+    unknown = (None, MISSING)
+    known = [
+        any(getattr(cell, "value", cell) not in unknown for cell in column)
+        for column in zip(*rows, strict=True)
+    ]
     return list(compress(heading, known)), [list(compress(row, known)) for row in rows]
-
-
-def _is_known(cell: Number | str) -> bool:
-    return cell.value is not None if isinstance(cell, Number) else cell != MISSING
 
 
 def _late(name: str, rows: pl.DataFrame) -> list[Any]:
@@ -166,9 +157,9 @@ def retention(evidence: pl.DataFrame) -> Table:
     """
     rows = []
     late = evidence.filter(over=LATE)
-    every = sorted(late.filter(quantity="kept", task=views.MEMORIZATION)["k"].drop_nulls().unique())
-    tasks = sorted({task for task in late["task"].unique() if task != views.MEMORIZATION})
-    tasks = [task for task in tasks if late.filter(task=task, quantity="kept").height]
+    kept = late.filter(quantity="kept")
+    every = sorted(kept.filter(task=views.MEMORIZATION)["k"].drop_nulls().unique())
+    tasks = sorted(set(kept["task"]) - {views.MEMORIZATION})
     for edit in late["edit"].unique(maintain_order=True):
         for model in measured_models(late, edit=edit):
             terms = {
@@ -209,9 +200,8 @@ def metrics(summary: pl.DataFrame) -> Table:
     """
     rows = []
     for metric, split in product(METRICS, SPLITS):
-        for (model,), of in views.memorization(summary, metric.name, split).group_by(
-            "model", maintain_order=True
-        ):
+        found = views.memorization(summary, metric.name, split)
+        for (model,), of in found.group_by("model", maintain_order=True):
             bypassed = views.single_blocks(of).filter(pl.col("block") > 0)["value"].drop_nulls()
             unit = SHARE if metric.unit == "truth" else metric.unit
             name = f"metrics/{model}/{split}/{metric.name}"

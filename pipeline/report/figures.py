@@ -7,7 +7,7 @@ that are drawn.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,11 +65,7 @@ COLUMNS = "columns.csv"
 
 
 def write_figures(
-    summary: Path,
-    folder: Path,
-    data: Path,
-    *,
-    steps: Sequence[tuple[str, str, int]] = (),
+    summary: Path, folder: Path, data: Path, *, steps: Sequence[tuple[str, str, int]] = ()
 ) -> None:
     """Draw every figure of a study.
 
@@ -105,11 +101,8 @@ def write_figures(
             plot.data.write_csv(temporary / f"{plot.name}.csv")
             index.append({**plot.words(), "marks": marks})
         used = sorted({column for plot in registry for column in plot.data.columns})
-        meanings = {
-            "column": used,
-            "meaning": [MEANINGS.get(column, OWN_COLUMN) for column in used],
-        }
-        pl.DataFrame(meanings).write_csv(temporary / COLUMNS)
+        meanings = [MEANINGS.get(column, OWN_COLUMN) for column in used]
+        pl.DataFrame({"column": used, "meaning": meanings}).write_csv(temporary / COLUMNS)
         # the marks are thousands of numbers, too many for one number per line
         told = json.dumps(index, ensure_ascii=False, default=vars)
         write_text(temporary / INDEX, told + "\n")
@@ -119,7 +112,7 @@ def plots(
     summary: pl.DataFrame,
     evidence: pl.DataFrame,
     theory: Theory | None = None,
-    over_samples: pl.DataFrame | None = None,
+    over_samples: pl.DataFrame = spread.NOTHING,
 ) -> list[Plot]:
     """All figures with data, in the order of the page; the seeds of a recipe are one line.
 
@@ -127,11 +120,10 @@ def plots(
         summary: as `aggregate.aggregate` gives it.
         evidence: schema `evidence.EVIDENCE`, for what is kept of the baseline.
         theory: as `read_theory` gives it; None: without its figures.
-        over_samples: as `spread.quantiles` gives it; None: without the spread over samples.
+        over_samples: as `spread.quantiles` gives it.
     """
     pooled = views.over_seeds(summary)
     shares = kept.kept(evidence)
-    known = spread.NOTHING if over_samples is None else over_samples
     made = [
         *counterfactual(pooled),
         *what_is_kept(shares, control="control" in summary["split"]),
@@ -141,30 +133,25 @@ def plots(
         *gaps(evidence, pooled),
         *lengths(pooled),
         *extractions(pooled),
-        *spreads(pooled, spread=known),
+        *spreads(pooled, over_samples),
         *perplexity(pooled),
         *quartiles(pooled),
         *doses(pooled),
         *own(pooled),
     ]
     if theory is not None:
-        made += _of_theory(summary, evidence, theory)
-    seen: Counter[str] = Counter()
-    unique = []
+        made += theorems.triangles(theory)
+        made += theorems.bounded(theory)
+        made += theorems.damage(link.pairs(summary, evidence, theory.quantities))
+        made += attention_only.experiments(theory)
+    seen, unique = Counter[str](), []
     for plot in (each for each in made if each.data.height):
-        seen[plot.name] += 1
-        if (again := seen[plot.name]) > 1:  # two model names may differ in punctuation alone
-            kind = plot.kind or plot.name
-            plot = replace(plot, name=f"{plot.name}-again-{again}", kind=kind)
+        name = plot.name
+        seen[name] += 1
+        if seen[name] > 1:  # two model names may differ in punctuation alone
+            plot = replace(plot, name=f"{name}-again-{seen[name]}", kind=plot.kind or name)
         unique.append(plot)
     return unique
-
-
-def _of_theory(summary: pl.DataFrame, evidence: pl.DataFrame, theory: Theory) -> Iterator[Plot]:
-    yield from theorems.triangles(theory)
-    yield from theorems.bounded(theory)
-    yield from theorems.damage(link.pairs(summary, evidence, theory.quantities))
-    yield from attention_only.experiments(theory)
 
 
 def figure(plot: Plot) -> Figure:

@@ -42,11 +42,8 @@ def read_generations(
 ) -> list[Generations]:
     """All continuations, by model, prompt and way of decoding, in that order.
 
-    Args:
-        data: the study's folder, ``data/STUDY``.
-        manifests: of the models' checkpoints, in the order of the report; a model without a table
-            is left out.
-        show_text: show the text of models that were trained on real data too.
+    A model without a table is left out. With `show_text`, models that were trained on real data
+    are shown as text too.
 
     Raises:
         InputError: a table does not fit its schema.
@@ -86,27 +83,18 @@ def collapse(written: Sequence[Generations]) -> Collapsed:
         (model, intervention) -> way of decoding -> perplexity (geometric mean) and share of
         distinct bigrams, in their order.
     """
-    lines: dict[tuple[str, str], dict[str, list[Mapping[str, Any]]]] = {}
+    lines: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for text in written:
         for line in text.lines:
-            by_decoding = lines.setdefault((text.model, line["intervention"]), {})
-            by_decoding.setdefault(text.decoding, []).append(line)
-    return {
-        (model, name): {
-            decoding: (
-                Number(
-                    f"generations/{model}/{name}/{decoding}/perplexity",
-                    geometric_mean(line["baseline_perplexity"] for line in several),
-                    table=f"generations/{model}",
-                ),
-                Number(
-                    f"generations/{model}/{name}/{decoding}/distinct",
-                    fmean(line["distinct_bigrams"] for line in several),
-                    unit=SHARE,
-                    table=f"generations/{model}",
-                ),
-            )
-            for decoding, several in by_decoding.items()
-        }
-        for (model, name), by_decoding in lines.items()
-    }
+            lines.setdefault((text.model, line["intervention"], text.decoding), []).append(line)
+    made: Collapsed = {}
+    for (model, name, decoding), several in lines.items():
+        table = f"generations/{model}"
+        place = f"{table}/{name}/{decoding}"
+        perplexity = geometric_mean(line["baseline_perplexity"] for line in several)
+        distinct = fmean(line["distinct_bigrams"] for line in several)
+        made.setdefault((model, name), {})[decoding] = (
+            Number(f"{place}/perplexity", perplexity, table=table),
+            Number(f"{place}/distinct", distinct, unit=SHARE, table=table),
+        )
+    return made

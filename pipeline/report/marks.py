@@ -47,12 +47,7 @@ class Told:
 
 
 def told(marks: Iterable[Sequence[float]], data: pl.DataFrame) -> list[Told]:
-    """The marks of a figure with their tooltips.
-
-    Args:
-        marks: as `style.marks` gives them.
-        data: the numbers drawn.
-    """
+    """The marks of a figure, as `style.marks` gives them, with their tooltips."""
     rows = data.rows(named=True)
     if not set(_DRAWN) & set(data.columns):  # several numbers of a row are drawn
         return []

@@ -63,20 +63,21 @@ def template(
         return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
     environment.finalize = finalize
-    environment.filters |= shown.filters()
-    script, style = (_joined(ending, also) for ending in (".js", ".css"))
+    script = _joined(".js", also)
     environment.globals |= {
         "Number": Number,
         "given": given,
         "inline_svg": inline_svg,
         "script": script,
         "script_hash": content_hash(script),
-        "stylesheet": style,
+        "stylesheet": _joined(".css", also),
     }
-    environment.filters["plain"] = lambda text: Markup(finalize(text)).striptags()  # noqa: S704  text again
-    environment.filters["slug"] = slug
-    environment.filters["word"] = lambda token, family: family.word(token)
-    environment.filters["single_panel"] = _single_panel
+    environment.filters |= shown.filters() | {
+        "plain": lambda text: Markup(finalize(text)).striptags(),  # noqa: S704  text again
+        "slug": slug,
+        "word": lambda token, family: family.word(token),
+        "single_panel": _single_panel,
+    }
     return environment.get_template(name)
 
 
@@ -132,13 +133,10 @@ def inline_svg(svg: str, prefix: str, label: str) -> Markup:
 
 def clean(text: str) -> str:
     """`text` with invisible characters spelled out and very long lines cut."""
-    if len(text) <= LINE_CHARACTERS:
-        return visible(text)
-    return visible(
-        "\n".join(
-            line
-            if len(line) <= LINE_CHARACTERS
-            else f"{line[:LINE_CHARACTERS]}… ({len(line):,} characters in all)"
-            for line in text.split("\n")
-        )
+    lines = (
+        line
+        if len(line) <= LINE_CHARACTERS
+        else f"{line[:LINE_CHARACTERS]}… ({len(line):,} characters in all)"
+        for line in text.split("\n")
     )
+    return visible("\n".join(lines))

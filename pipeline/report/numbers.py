@@ -9,11 +9,13 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
+from ruamel.yaml import YAML
 
 from pipeline.analysis.text import MISSING, number, percent, percent_interval
 from pipeline.measure.metrics import METRICS
@@ -26,13 +28,13 @@ SHARE = "share"
 WRITE: Mapping[str, Callable[[float], str]] = {
     SHARE: percent,
     "threshold": lambda share: f"{100 * share:.6g}%",
-    "change": lambda share: f"{100 * share:+.1f}%",
-    "growth": lambda log_ratio: f"{100 * math.expm1(min(log_ratio, 50.0)):+.1f}%",
+    "change": "{:+.1%}".format,
+    "growth": lambda log_ratio: f"{math.expm1(min(log_ratio, 50.0)):+.1%}",
     "points": lambda share: f"{100 * share:+.1f} points",
     "correlation": lambda value: f"{value:+.2f}" if math.isfinite(value) else MISSING,
-    "p-value": lambda value: f"{value:.2g}",
-    "ratio": lambda value: f"{value:.2f}",
-    "difference": lambda value: f"{value:+.3g}",
+    "p-value": "{:.2g}".format,
+    "ratio": "{:.2f}".format,
+    "difference": "{:+.3g}".format,
     "factor": lambda value: f"{value:,.0f}" if value >= 10 else f"{value:.1f}",
 }
 """How the numbers of a unit are written; all others as `text.number` does.
@@ -64,6 +66,11 @@ class Number:
     unit: str = ""
     table: str = "summary"
 
+    @property
+    def ends(self) -> tuple[float | None, float | None]:
+        """Low and high."""
+        return self.low, self.high
+
 
 @dataclass(frozen=True)
 class Sentence:
@@ -76,6 +83,12 @@ class Sentence:
 
     source: str
     values: Mapping[str, Any]
+
+
+@cache
+def words(name: str) -> Any:
+    """The sentences, and parts of sentences, of a YAML file of this folder."""
+    return YAML(typ="safe").load(Path(__file__).with_name(name))
 
 
 def unclaimed(text: str) -> str:
@@ -129,7 +142,7 @@ def across(name: str, numbers: Sequence[Number]) -> list[Number]:
     if len(numbers) < 2:
         return [replace(number, name=name) for number in numbers]
     unit, table = numbers[0].unit, numbers[0].table
-    ends = [end for n in numbers for end in (n.low, n.high) if end is not None]
+    ends = [end for n in numbers for end in n.ends if end is not None]
     values = [n.value for n in numbers if n.value is not None]
     pairs = ((name, values), (f"{name}/intervals", ends))
     return [spread(place, found, unit, table) for place, found in pairs if found]
@@ -151,7 +164,7 @@ class Numbers:
 
     def write(self, path: Path) -> None:
         """Write ``numbers.json``: a list of name, value, low, high, unit, table."""
-        rows = (json.dumps(_finite(asdict(shown))) for _, shown in self._shown.values())
+        rows = (json.dumps(_finite(vars(shown))) for _, shown in self._shown.values())
         write_text(path, "[\n" + ",\n".join(rows) + "\n]\n")
 
     def filters(self) -> dict[str, Any]:
@@ -201,7 +214,7 @@ class Numbers:
 def write(value: float, unit: str = "") -> str:
     """A number in its unit, without an interval."""
     if isinstance(value, int):
-        return count_digits(value)
+        return f"{value:,}"
     return WRITE.get(unit, number)(value)
 
 
@@ -209,35 +222,35 @@ def estimate(shown: Number) -> str:
     """A value with its interval, if it has one: ``98.4% [94.5, 99.6]``, ``12.3 [10.1, 14]``."""
     if shown.value is None:
         return span(shown, " to ")
-    ends = [end if end is not None and math.isfinite(end) else None for end in _ends(shown)]
+    low, high = (end if end is not None and math.isfinite(end) else None for end in shown.ends)
     if shown.unit == SHARE:
-        return percent_interval(shown.value, *ends)
-    known = [write(end, shown.unit) for end in ends if end is not None]
-    return write(shown.value, shown.unit) + (f" [{', '.join(known)}]" if len(known) == 2 else "")
+        return percent_interval(shown.value, low, high)
+    value = write(shown.value, shown.unit)
+    if low is None or high is None:
+        return value
+    return f"{value} [{write(low, shown.unit)}, {write(high, shown.unit)}]"
 
 
 def percent_digits(value: float | None, digits: int | None) -> str:
     """A share as a percentage: 0.984 is ``98.4%`` with 1 digit, ``98%`` with 0; None: all."""
     if value is None or digits == 1:
         return percent(value)
-    return f"{100 * value:.6g}%" if digits is None else f"{100 * value:.{digits}f}%"
+    return f"{100 * value:.6g}%" if digits is None else f"{value:.{digits}%}"
 
 
-def significant(value: float | None, digits: int = 4) -> str:
+def significant(value: float | None, digits: int) -> str:
     """A number with at most `digits` significant digits, thousands apart."""
-    if value is None or not math.isfinite(value):
-        return number(value)
-    return number(float(f"{value:.{digits}g}"))
+    return number(None if value is None else float(f"{value:.{digits}g}"))
 
 
 def ends(shown: Number) -> str:
     """The interval alone, with a question mark where it has no end: ``[4.5%, ?]``."""
-    return f"[{', '.join('?' if end is None else write(end, shown.unit) for end in _ends(shown))}]"
+    return f"[{', '.join('?' if end is None else write(end, shown.unit) for end in shown.ends)}]"
 
 
 def span(shown: Number, between: str = "–", digits: int | None = None) -> str:
     """``40–75%`` or ``3.2 to 17``; one number where both ends are written alike."""
-    low, high = _ends(shown)
+    low, high = shown.ends
     if low is None or high is None:
         return MISSING
     if shown.unit == SHARE and between == "–":
@@ -252,19 +265,7 @@ def span(shown: Number, between: str = "–", digits: int | None = None) -> str:
 
 def count(shown: Number) -> str:
     """A whole number, thousands apart; of a range ``3 to 5``."""
-    if shown.value is not None:
-        return count_digits(shown.value)
-    low, high = (end and round(end) for end in _ends(shown))
-    return span(Number("", None, low, high), " to ")
-
-
-def count_digits(value: float) -> str:
-    """A whole number, thousands apart."""
-    return f"{value:,.0f}"
-
-
-def _ends(shown: Number) -> tuple[float | None, float | None]:
-    return shown.low, shown.high
+    return span(shown, " to ", 0) if shown.value is None else f"{shown.value:,.0f}"
 
 
 def _finite(row: dict[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from pipeline.analysis import views
 from pipeline.analysis.estimates import measured_models
 from pipeline.analysis.evidence import LATE, TOKENS
 from pipeline.analysis.kept import MOST, one_block
-from pipeline.interventions.interventions import BASELINE, IDENTITY
+from pipeline.interventions.interventions import IDENTITY
 from pipeline.measure.metrics import METRICS
 from pipeline.report.facts import estimates
-from pipeline.report.numbers import Number, across, spread, summarized
+from pipeline.report.numbers import SHARE, Number, across, spread, summarized
+from pipeline.report.plots.plot import UNMODIFIED, UNMODIFIED_OR_ONE_BLOCK
 
 SHADES = 10
 """Steps of the heatmap's colour, from nothing kept (0) to all of it."""
@@ -27,6 +28,12 @@ _MEMORY = {
 _OTHERS = {m.name: m for m in METRICS if m.aggregate and m.name not in _MEMORY}
 """Metrics that the heatmap shows one at a time, as the reader chooses; ``mine/metrics.py`` too."""
 
+_WORDS = _MEMORY | {
+    name: name.replace("_", " ") + (f", {m.unit}" if m.unit not in ("", SHARE, "truth") else "")
+    for name, m in _OTHERS.items()
+}
+"""Metric -> its heading."""
+
 _DIRECT = ("token_accuracy", *(name for name, m in _OTHERS.items() if m.memorized_is_higher))
 """Those whose ratio to the baseline is shown, not its inverse."""
 
@@ -35,14 +42,10 @@ _RATIOS = ("token_accuracy", "completion_entropy", *(n for n, m in _OTHERS.items
 
 
 def heatmaps(summary: pl.DataFrame, shares: pl.DataFrame) -> list[dict[str, Any]]:
-    """One heatmap per model; the seeds of a recipe are one.
+    """One heatmap per model; the seeds of a recipe are one, and are pooled in `shares`.
 
     The colour shows what is kept of the baseline, see `kept.kept`; for token accuracy, and for a
     metric that is better when lower, it shows the ratio to the baseline or its inverse.
-
-    Args:
-        summary: as `aggregate.aggregate` gives it.
-        shares: as `kept.kept` gives it, seeds pooled.
 
     Returns:
         For each model: ``model``, its name; ``lowest``, see `lowest`; ``heading``, the metrics;
@@ -65,21 +68,12 @@ def _heatmap(rows: pl.DataFrame) -> dict[str, Any]:
         (row["block"], row["label"]): (summarized(row), row["shade"])
         for row in rows.drop_nulls("value").iter_rows(named=True)
     }
-    blocks = [None, *rows["block"].drop_nulls().unique().sort()] if heading else []
-    bypassed = ["baseline" if block is None else f"block {block}" for block in blocks]
-    listed = [[cells.get((block, label), (None, None)) for label in heading] for block in blocks]
-    others = {_worded(name): str(i) for i, name in enumerate(_OTHERS) if _worded(name) in heading}
-    return {
-        "heading": heading,
-        "others": others,
-        "rows": list(zip(bypassed, listed, strict=True)),
-    }
-
-
-def _worded(metric: str) -> str:
-    unit = _OTHERS[metric].unit if metric in _OTHERS else ""
-    words = _MEMORY.get(metric, metric.replace("_", " "))
-    return words if unit in ("", "share", "truth") else f"{words}, {unit}"
+    listed = []
+    for block in [None, *rows["block"].drop_nulls().unique().sort()] if heading else []:
+        bypassed = "baseline" if block is None else f"block {block}"
+        listed.append((bypassed, [cells.get((block, label), (None, None)) for label in heading]))
+    others = {_WORDS[name]: str(i) for i, name in enumerate(_OTHERS) if _WORDS[name] in heading}
+    return {"heading": heading, "others": others, "rows": listed}
 
 
 def _shaded(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
@@ -88,17 +82,15 @@ def _shaded(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
     others = [views.memorization(summary, metric) for metric in _OTHERS]
     tasks = views.benchmarks(summary).sort("task", maintain_order=True)
     rows = pl.concat([*memory, tasks, *others])
-    words = {metric: _worded(metric) for metric in (*_MEMORY, *_OTHERS)}
     memorized, metric = pl.col("task") == views.MEMORIZATION, pl.col("metric")
     short, every = pl.col("task").str.strip_prefix(views.GENERATED), rows["task"].unique()
     task = pl.when(short.is_in(every.implode())).then("task").otherwise(short)
     task = task.str.replace_all("_", " ")
-    task = pl.when(task.is_in(list(words.values()))).then(task + " (task)").otherwise(task)
-    unmodified = pl.col("intervention") == BASELINE.name
+    task = pl.when(task.is_in(list(_WORDS.values()))).then(task + " (task)").otherwise(task)
     joined = (
-        rows.filter(unmodified | views.ONE_BLOCK)
+        rows.filter(UNMODIFIED_OR_ONE_BLOCK)
         .with_columns(
-            label=pl.when(memorized).then(metric.replace(words)).otherwise(task),
+            label=pl.when(memorized).then(metric.replace(_WORDS)).otherwise(task),
             measure=pl.when(memorized).then(metric).otherwise("task"),
         )
         .join(
@@ -110,7 +102,7 @@ def _shaded(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
     )
     of_one = ("model", "measure")
     value = pl.col("value")
-    whole = value.filter(unmodified).first().over(of_one)
+    whole = value.filter(UNMODIFIED).first().over(of_one)
     inverse = pl.when(value > 0).then(whole / value).otherwise(1.0)
     direct = pl.when(whole > 0).then(value / whole)
     ratio = pl.when(metric.is_in(_DIRECT)).then(direct).otherwise(inverse)
@@ -119,7 +111,7 @@ def _shaded(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
     share = pl.when(by_ratio).then(pl.when(known).then(ratio)).otherwise("kept")
     comparable = pl.when(by_ratio).then("block").otherwise(pl.col("kept").cast(pl.Int64))
     whole_share = pl.when(comparable.count().over(of_one) > 0).then(1.0)
-    shade = SHADES * pl.when(unmodified).then(whole_share).otherwise(share).clip(0, 1)
+    shade = SHADES * pl.when(UNMODIFIED).then(whole_share).otherwise(share).clip(0, 1)
     return joined.with_columns(shade=shade.round(mode="half_to_even").cast(pl.Int64))
 
 
@@ -146,11 +138,6 @@ def lowest(summary: pl.DataFrame) -> dict[str, Any]:
 
 def finding(summary: pl.DataFrame, shares: pl.DataFrame, evidence: pl.DataFrame) -> dict[str, Any]:
     """The main numbers: memory and ability with one late block edited, edit by edit.
-
-    Args:
-        summary: as `aggregate.aggregate` gives it.
-        shares: as `kept.kept` gives it, seeds pooled.
-        evidence: as `evidence.evidence` gives it.
 
     Returns:
         ``before``: exact match of the baselines, from the lowest to the highest; ``edits``: edit ->

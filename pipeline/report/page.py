@@ -159,8 +159,8 @@ def read_results(
         named = {"name": name, "family": family}
         lost = f"{name} has no checkpoint"
         manifests.append(attempt(lost, named, read_manifest, data, name))
-    if stale := tables.provenance(data / "summary.parquet").get("stale"):
-        assert isinstance(stale, list)  # noqa: S101
+    stale: Any = tables.provenance(data / "summary.parquet").get("stale")
+    if stale:
         missing.append(
             "These stages failed, or have not run since the study was changed, so the page shows "
             f"their earlier results: {', '.join(stale)}."
@@ -210,14 +210,9 @@ def write_page(
 ) -> None:
     """Write the page, its appendices, ``numbers.json``, ``provenance.json`` and CSV tables.
 
-    Args:
-        study: its name.
-        models: as for `read_results`.
-        data: likewise.
-        tasks: likewise.
-        reports: ``reports/STUDY``, with the folder ``figures`` that `figures.write_figures` wrote.
-        provenance: what determines the study, by heading; see `provenance.collect`.
-        **shown: ``show_text`` and ``thresholds``, as for `read_results`.
+    They are written into `reports`, ``reports/STUDY``, with the folder ``figures`` that
+    `figures.write_figures` wrote. `provenance` is what determines the study, by heading; see
+    `provenance.collect`. All else is as for `read_results`.
 
     Raises:
         InputError: the summary, the evidence or the verdicts are missing or do not fit. The page
@@ -251,12 +246,7 @@ def write_page(
 
 
 def render(results: Results, numbers: Numbers | None = None) -> str:
-    """The page as HTML.
-
-    Args:
-        results: the tables, figures and texts that it shows.
-        numbers: records the numbers that it shows.
-    """
+    """The page as HTML; `numbers` records the numbers that it shows."""
     summary, manifests, judged = results.summary, results.manifests, results.judged
     given, modelled = results.given, facts.models(summary, manifests, results.evidence)
     shares, pooled = kept(results.evidence, pooled=False), kept(results.evidence)
@@ -317,12 +307,16 @@ def _paper(judged: Sequence[Finding], graded: Localized | None) -> dict[str, Any
 
     Empty for a study that localizes and judges no claim of the paper.
     """
-    words = [finding.word for finding in judged if finding.of_paper]
+    of_paper = [finding for finding in judged if finding.of_paper]
+    words = [finding.word for finding in of_paper]
     if graded and set(words) == {"not measured"}:
         return {}
-    counts = [(word, words.count(word)) for word in (*VALUES, "not measured") if word in words]
-    undecided = [finding for finding in judged if finding.of_paper and finding.word == "undecided"]
+    undecided = [finding for finding in of_paper if finding.word == "undecided"]
     hopeless = [finding for finding in undecided if finding.short or finding.lacks]
+
+    def claims(name: str, count: int) -> Number:
+        return Number(f"claims/{name}", count, unit="claims", table="verdicts")
+
     return {
         "first": judged[0],
         "survives": [
@@ -331,11 +325,12 @@ def _paper(judged: Sequence[Finding], graded: Localized | None) -> dict[str, Any
             if SUPPORTED in dict(verdict.values["counts"])
         ],
         "perplexity": any(c.row["condition"] == "perplexity_growth" for c in judged[0].conditions),
-        "hopeless": Number("claims/hopeless", len(hopeless), unit="claims", table="verdicts"),
-        "claims": Number("claims/paper", len(words), unit="claims", table="verdicts"),
+        "hopeless": claims("hopeless", len(hopeless)),
+        "claims": claims("paper", len(words)),
         "counts": [
-            (Number(f"claims/paper/{word}", n, unit="claims", table="verdicts"), word)
-            for word, n in counts
+            (claims(f"paper/{word}", words.count(word)), word)
+            for word in (*VALUES, "not measured")
+            if word in words
         ],
     }
 
@@ -346,7 +341,7 @@ def numbered(
     """The figures of the main page and those of the theory, each with its number.
 
     Figures of one section of the main page, of which it shows one at a time, share a number and
-    differ by a letter: 2a, 2b.
+    differ by a letter: 2a, 2b; after z come aa, bb, ….
     """
     titles = {section.title for section in theory}
     by_section = dict[str, list[PageFigure]]()
@@ -356,17 +351,12 @@ def numbered(
             of_theory.append(figure)
         else:
             by_section.setdefault(figure.section, []).append(figure)
-    labelled = [
-        (f"{number}{_letter(i)}" if len(members) > 1 else str(number), figure)
-        for number, members in enumerate(by_section.values(), start=1)
-        for i, figure in enumerate(members)
-    ]
+    labelled = list[tuple[str, PageFigure]]()
+    for number, members in enumerate(by_section.values(), start=1):
+        for i, figure in enumerate(members):
+            letter = ascii_lowercase[i % 26] * (1 + i // 26) if len(members) > 1 else ""
+            labelled.append((f"{number}{letter}", figure))
     return labelled, [(str(i), f) for i, f in enumerate(of_theory, start=len(by_section) + 1)]
-
-
-def _letter(index: int) -> str:
-    """A to z, then aa, bb, …"""
-    return ascii_lowercase[index % 26] * (1 + index // 26)
 
 
 def read_figures(folder: Path) -> list[PageFigure]:

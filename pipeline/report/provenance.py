@@ -62,7 +62,7 @@ def collect(
         "datasets": _json(data / "datasets" / "datasets.json"),
         "tables": _tables(data),
         "python": platform.python_version(),
-        "citation": _text(CITATION),
+        "citation": CITATION.read_text(encoding="utf-8") if CITATION.exists() else None,
         "runs": runs(data),
     }
 
@@ -110,15 +110,13 @@ def _tables(data: Path) -> dict[str, Any]:
     paths = [path for each in _TABLES for path in sorted((data / each).glob("*.parquet"))]
     found: dict[str, Any] = {}
     for path in (*paths, *(data / f"{name}.parquet" for name in _ANALYSIS)):
+        name = str(path.relative_to(data))
         try:
             with path.open("rb") as file:
                 sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            found[str(path.relative_to(data))] = {
-                "sha256": sha256,
-                "determined_by": tables.provenance(path),
-            }
+            found[name] = {"sha256": sha256, "determined_by": tables.provenance(path)}
         except (OSError, ValueError, pl.exceptions.PolarsError, InputError) as error:
-            found[str(path.relative_to(data))] = {"error": str(error).partition("\n")[0]}
+            found[name] = {"error": str(error).partition("\n")[0]}
     return found
 
 
@@ -148,11 +146,4 @@ def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError:
         return None

@@ -3,15 +3,13 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-from ruamel.yaml import YAML
 
 from pipeline.analysis.theory import Theory, stored_in
-from pipeline.report.numbers import Number, Sentence, named
+from pipeline.report.numbers import Number, Sentence, named, words
 from pipeline.report.plots.plot import count, extent, share
 
 GRAIN = 1e-9
@@ -23,7 +21,7 @@ SATURATED = 0.9
 POWERS = (np.arange(10, 401) / 100).tolist()
 """Powers of d_h that are tried."""
 
-WORDS: Mapping[str, Any] = YAML(typ="safe").load(Path(__file__).with_name("theory.yaml"))
+WORDS: Mapping[str, Any] = words("theory.yaml")
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ def slack(bounds: pl.DataFrame, bound: str) -> Number:
     """The range over the models of the median of bound / measured change."""
     measured = pl.col("next_change" if bound.startswith("next_") else "change")
     ratio = pl.col(bound) / measured
-    medians = bounds.filter(measured > 0).group_by("model").agg(ratio.median().alias("slack"))
+    medians = bounds.filter(measured > 0).group_by("model").agg(slack=ratio.median())
     return extent(medians["slack"], "factor")
 
 

@@ -104,15 +104,14 @@ def _strip(label: str, conditions: Sequence[Judged]) -> Strip:
         conditions[0].says,
         visible(f"{label}: {counted}"),
         str(ABOVE + ROW * len(by_model) + BELOW),
-        [(str(ABOVE + ROW * i + 9), _short(name)) for i, name in enumerate(by_model)],
+        [
+            (str(ABOVE + ROW * i + 9), visible(name if len(name) < 18 else f"{name[:16]}…"))
+            for i, name in enumerate(by_model)
+        ],
         {name: Markup(path) for name, path in paths.items()},  # noqa: S704  however long
         list(_axis(least, most, conditions[0], across)),
         as_json(marks),
     )
-
-
-def _short(name: str) -> str:
-    return visible(name if len(name) < 18 else f"{name[:16]}…")
 
 
 def _axis(

@@ -131,9 +131,7 @@ def facets(
     ticks: Mapping[float, str] | None = None,
     level: float | None = None,
     key: str = "",
-    height: float = 2.05,
-    share_y: bool = True,
-    columns: int | None = None,
+    **layout: Any,
 ) -> Figure:
     """A figure with one panel for each value of a column.
 
@@ -148,12 +146,10 @@ def facets(
         ticks: place on the horizontal axis -> its label.
         level: where a horizontal line is drawn.
         key: where each panel has its own legend; empty: one legend above all panels.
-        height: of one panel, inches.
-        share_y: one scale for all panels.
-        columns: panels in a row; None: at most three.
+        **layout: height, share_y and columns, as for `panels`.
     """
     names = order or data[panel].unique(maintain_order=True).to_list()
-    figure, grid = panels(len(names), height=height, share_y=share_y, columns=columns)
+    figure, grid = panels(len(names), **layout)
     for axes, name in zip(grid, names, strict=True):
         axes.set_title(visible(name))
         if level is not None:
@@ -294,17 +290,15 @@ def blocks_axis(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, steps=[1, 2, 4, 5, 10]))
 
 
-def percent_axis(axis: Any, *, whole: bool = False) -> None:
-    """Shares written as percentages; with `whole`, the scale runs from 0 to 100%."""
+def percent_axis(axis: Any) -> None:
+    """Shares written as percentages."""
     axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    if whole:
-        setter = axis.axes.set_xlim if axis.axis_name == "x" else axis.axes.set_ylim
-        setter(-0.04, 1.04)
 
 
 def whole_percent_axis(axis: Any) -> None:
     """Percentages from 0 to 100%."""
-    percent_axis(axis, whole=True)
+    percent_axis(axis)
+    (axis.axes.set_xlim if axis.axis_name == "x" else axis.axes.set_ylim)(-0.04, 1.04)
 
 
 def bound(axes: Axes, lowest: float, highest: float) -> None:
@@ -401,10 +395,7 @@ def reach(rows: pl.DataFrame, value: str, low: str, high: str) -> NDArray[np.flo
 def save(figure: Figure, folder: Path, name: str) -> list[Mark]:
     """Write ``name.svg``, ``name.png`` (300 dpi) and ``name.pdf``, byte for byte reproducible.
 
-    Args:
-        figure: as `figures.figure` draws it; not to be used afterwards.
-        folder: an existing folder.
-        name: of the files, without an ending.
+    The figure is not to be used afterwards.
 
     Returns:
         As `marks` gives them.

@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +63,6 @@ def read_texts(
 ) -> list[Texts]:
     """The texts that a model was asked for; none if they do not come from a user's file.
 
-    Args:
-        data: the study's folder, ``data/STUDY``.
-        manifest: of the model's checkpoint.
-        summary: as `aggregate.aggregate` gives it.
-        show_text: show the texts too.
-
     Raises:
         InputError: a table is missing or damaged.
     """
@@ -101,16 +94,14 @@ def read_texts(
     )
     several = ["split"] if samples["split"].n_unique() > 1 else []
     kept = [*places, "sample_id", *several, "recited", "tokens_right", "tokens", "log_prob"]
-    if show_text and (tokenizer := tokenizer_file(data, [manifest])):
+    if show_text and (file := tokenizer_file(data, [manifest])):
         from tokenizers import Tokenizer
 
-        decode = partial(
-            Tokenizer.from_file(str(tokenizer)).decode_batch, skip_special_tokens=False
-        )
-        frame = frame.with_columns(
-            pl.Series(part, decode(frame[part].fill_null([]).to_list()), pl.String)
-            for part in WORDS
-        )
+        tokenizer = Tokenizer.from_file(str(file))
+        for part in WORDS:
+            ids = frame[part].fill_null([]).to_list()
+            decoded = tokenizer.decode_batch(ids, skip_special_tokens=False)
+            frame = frame.with_columns(pl.Series(part, decoded, pl.String))
         kept += WORDS
     exact = views.baseline(summary).filter(model=model, metric="exact_match")
     counts = []
@@ -118,26 +109,15 @@ def read_texts(
         "split", "n", "value", "low", "high"
     ).iter_rows():
         name, recited = f"texts/{model}/{split}", frame.filter("recited", split=split).height
-        numbers = [
-            Number(f"{name}/{what}", known, unit="texts", table="memorization")
-            for what, known in (("recited", recited), ("all", n))
-        ]
-        share = Number(f"{name}/share", value, low, high, SHARE)
-        counts.append((*numbers, share, split))
+        known = Number(f"{name}/recited", recited, unit="texts", table="memorization")
+        every = Number(f"{name}/all", n, unit="texts", table="memorization")
+        counts.append((known, every, Number(f"{name}/share", value, low, high, SHARE), split))
     made_by: Any = tables.provenance(samples_file(data, family))
-    file = Path(made_by["family"]["samples"]["path"]).resolve().name  # an audit has a link to it
+    path = Path(made_by["family"]["samples"]["path"]).resolve()  # an audit has a link to it
     shown = frame.select(kept)
     left = shown.height - MOST
-    return [
-        Texts(
-            model,
-            file,
-            counts,
-            *_table(shown.head(MOST)),
-            Number(f"texts/{model}/left", left, unit="texts") if left > 0 else None,
-            shown,
-        )
-    ]
+    more = Number(f"texts/{model}/left", left, unit="texts") if left > 0 else None
+    return [Texts(model, path.name, counts, *_table(shown.head(MOST)), more, shown)]
 
 
 def _table(frame: pl.DataFrame) -> tuple[list[str], list[list[str]]]:

@@ -4,19 +4,14 @@ The sentences stand in theory.yaml. They are chosen by the numbers, so that they
 numbers change.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
 from pipeline.analysis import link
-from pipeline.analysis.theory import (
-    ATTENTION_ONLY_TITLE,
-    QUANTITIES,
-    THEOREMS_TITLE,
-    Theory,
-)
+from pipeline.analysis.theory import ATTENTION_ONLY_TITLE, QUANTITIES, THEOREMS_TITLE, Theory
 from pipeline.report.numbers import Number, Sentence, named
 from pipeline.report.plots.plot import count, extent, panels
 from pipeline.report.statements import (
@@ -53,13 +48,7 @@ class TheorySection:
 def theory_sections(
     summary: pl.DataFrame, evidence: pl.DataFrame, theory: Theory
 ) -> list[TheorySection]:
-    """The sections for which there are tables.
-
-    Args:
-        summary: as `aggregate.aggregate` gives it.
-        evidence: schema `evidence.EVIDENCE`, for what a bypass keeps.
-        theory: as `theory.read_theory` gives it.
-    """
+    """The sections for which there are tables."""
     made = []
     if theory.bounds.height:
         made.append(_theorems(summary, evidence, theory))
@@ -76,9 +65,7 @@ def _sentence(key: str, **values: Any) -> Sentence:
 def _theorems(summary: pl.DataFrame, evidence: pl.DataFrame, theory: Theory) -> TheorySection:
     ranks = link.correlations(link.pairs(summary, evidence, theory.quantities))
     statements = theorem_statements(theory.bounds)
-    known = {each.name: each for each in statements}
-    first, ours = known["theorem-1"], known["theorem-1-corrected"]
-    second, ours_later = known["theorem-2"], known["theorem-2-corrected"]
+    first, ours, second, _, ours_later, *_ = statements
     values = {**ours.values, "corrected": ours.values["slack"], "printed": first.values["slack"]}
     counts = {
         "first": first.failures,
@@ -95,15 +82,14 @@ def _theorems(summary: pl.DataFrame, evidence: pl.DataFrame, theory: Theory) -> 
 
 def _predicts(ranks: pl.DataFrame) -> Sentence:
     """Whether the theory's quantities predict the damage."""
-    told = {
-        "bound": ("printed", "exact_match"),
-        "logits": ("logits", "exact_match"),
-        "benchmarks": ("logits", "benchmarks"),
-    }
-    known = (
-        {key: _told(ranks, *of) for key, of in told.items()} if ranks.height else {"bound": None}
+    if not ranks.height:
+        return _sentence("predicts", bound=None)
+    return _sentence(
+        "predicts",
+        bound=_told(ranks, "printed", "exact_match"),
+        logits=_told(ranks, "logits", "exact_match"),
+        benchmarks=_told(ranks, "logits", "benchmarks"),
     )
-    return _sentence("predicts", **known)
 
 
 def _told(ranks: pl.DataFrame, quantity: str, measure: str) -> dict[str, Any]:
@@ -126,6 +112,10 @@ def _told(ranks: pl.DataFrame, quantity: str, measure: str) -> dict[str, Any]:
     return {"tells": part if along else "is not found to tell", "often": words, **against}
 
 
+_RANKS = (("value", "low", "high"), ("beyond", "beyond_low", "beyond_high"))
+"""The two correlations of a row, each with its interval."""
+
+
 def _table(ranks: pl.DataFrame) -> tuple[list[str], list[list[Number | str]]]:
     """Heading and rows: a row for each model and quantity, two columns for each loss."""
     measures = [measure for measure in link.LOSSES if measure in set(ranks["measure"])]
@@ -133,22 +123,16 @@ def _table(ranks: pl.DataFrame) -> tuple[list[str], list[list[Number | str]]]:
     for (model, quantity), part in ranks.group_by("model", "quantity", maintain_order=True):
         cells = {row["measure"]: row for row in part.iter_rows(named=True)}
         place = f"theory/ranks/{model}/{quantity}"
-        numbers = [
-            _rank(f"{place}/{measure}/{end}", cells.get(measure, {}), end)
-            for measure in measures
-            for end in ("value", "beyond")
-        ]
-        rows.append([str(model), QUANTITIES[str(quantity)], *numbers])
+        row: list[Number | str] = [str(model), QUANTITIES[str(quantity)]]
+        for measure in measures:
+            of = cells.get(measure, {})
+            for value, low, high in _RANKS:
+                numbers = of.get(value), of.get(low), of.get(high)
+                row.append(Number(f"{place}/{measure}/{value}", *numbers, "correlation", "theory"))
+        rows.append(row)
     beyond = ", at equal depth and displacement"
-    of = [link.LOSSES[measure] + where for measure in measures for where in ("", beyond)]
-    return ["model", "over its blocks", *of], rows
-
-
-def _rank(name: str, row: Mapping[str, Any], value: str) -> Number | str:
-    if row.get(value) is None:
-        return "–"
-    low, high = (row[end if value == "value" else f"{value}_{end}"] for end in ("low", "high"))
-    return Number(name, row[value], low, high, "correlation", "theory")
+    losses = [link.LOSSES[measure] + where for measure in measures for where in ("", beyond)]
+    return ["model", "over its blocks", *losses], rows
 
 
 def _attention_only(theory: Theory) -> TheorySection:

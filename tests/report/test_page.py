@@ -513,6 +513,7 @@ def test_models_edits_and_blocks_can_be_chosen(summary, evidence_of_paper):
         assert each["start"] == max(b for b, v in values.items() if v == lowest and b > 0)
         assert each["said"]["identity"][3].startswith("exact match ")
         assert f"→ {values[3]:.0%}" in each["said"]["identity"][3]
+        assert list(each["said"]["identity"]) == sorted(blocks), "each time in the same order"
         assert len(each["quartiles"]) == len(blocks)
         assert each["quartiles"][0] == "quartile-1"
         assert each["quartiles"][max(blocks)] == "quartile-4"

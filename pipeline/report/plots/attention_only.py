@@ -3,7 +3,7 @@
 Source: arXiv 2411.10115 and the slides "Memorization in Attention-only Transformers".
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -65,8 +65,8 @@ def experiments(theory: Theory) -> Iterator[Plot]:
     )
     for experiment, make in makers:
         rows = theory.experiments.get(experiment, pl.DataFrame())
-        if rows.height and (plot := make(rows)).data.height:
-            yield plot
+        if rows.height:
+            yield make(rows)
 
 
 def _capacities(rows: pl.DataFrame) -> Plot:
@@ -200,7 +200,7 @@ def draw_trained(data: pl.DataFrame) -> Figure:
         axes.set_xlabel(label)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    style.percent_axis(grid[0].yaxis, whole=True)
+    style.whole_percent_axis(grid[0].yaxis)
     figure.supylabel("accuracy")
     style.legend(figure)
     return figure
@@ -225,11 +225,8 @@ def draw_routing(data: pl.DataFrame) -> Figure:
     """Two bars per model."""
     figure, (axes,) = style.panels(1, height=2.8)
     places = data["stored_in"].unique(maintain_order=True).to_list()
-    looks: Mapping[str, tuple[str, int, dict[str, Any]]] = {
-        "accuracy": ("baseline", 0, {}),
-        "bypassed_accuracy": ("attention bypassed", 1, {"hatch": "////"}),
-    }
-    for i, (quantity, (label, index, look)) in enumerate(looks.items()):
+    looks = (("accuracy", "baseline", ""), ("bypassed_accuracy", "attention bypassed", "////"))
+    for i, (quantity, label, hatch) in enumerate(looks):
         rows = data.filter(quantity=quantity)
         x = np.array([places.index(each) for each in rows["stored_in"]]) + 0.38 * (i - 0.5)
         axes.bar(
@@ -237,13 +234,13 @@ def draw_routing(data: pl.DataFrame) -> Figure:
             style.finite(rows["value"]),
             width=0.36,
             yerr=style.reach(rows, "value", "low", "high"),
-            color=style.category(index)[0],
+            color=style.category(i)[0],
+            hatch=hatch,
             edgecolor=colours.INK,
             linewidth=0.6,
             ecolor=colours.INK,
             error_kw={"elinewidth": 0.9, "capsize": 2},
             label=label,
-            **look,
         )
         if quantity == "bypassed_accuracy":
             for at, most in zip(x, style.finite(rows["bound"]), strict=True):

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from pipeline.analysis import views
 from pipeline.report import style
 from pipeline.report.numbers import across
-from pipeline.report.plots.plot import NUMBERS, Plot, count, share
+from pipeline.report.plots.plot import NUMBERS, Plot, count, shares
 
 
 def doses(summary: pl.DataFrame) -> Iterator[Plot]:
@@ -19,20 +19,14 @@ def doses(summary: pl.DataFrame) -> Iterator[Plot]:
     )
     if not data.height:
         return
-    by_copies = data.group_by("copies").agg(lowest=pl.min("value")).sort("copies")
-    fewest, most = by_copies["copies"][0], by_copies["copies"][-1]
-    falling = by_copies.reverse()
-    enough = falling.filter((pl.col("lowest") > 0.5).cum_prod().cast(pl.Boolean))["copies"]
+    falling = data.group_by("copies").agg(pl.min("value")).sort("copies", descending=True)
+    most, fewest = falling["copies"][0], falling["copies"][-1]
+    enough = falling.filter((pl.col("value") > 0.5).cum_prod().cast(pl.Boolean))["copies"]
     values = {
         "fewest": count(fewest),
         "most": count(most),
-        **{
-            name: across("", [share(*row) for row in of.select("value", "low", "high").iter_rows()])
-            for name, of in (
-                ("least", data.filter(copies=fewest)),
-                ("largest", data.filter(copies=most)),
-            )
-        },
+        "least": across("", shares(data.filter(copies=fewest))),
+        "largest": across("", shares(data.filter(copies=most))),
         "half": count(enough[-1]) if enough.len() else None,
     }
     yield Plot("copies", data, draw_doses, values)

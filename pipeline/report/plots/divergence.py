@@ -19,14 +19,7 @@ from pipeline.analysis import link
 from pipeline.analysis.text import visible
 from pipeline.analysis.theory import THEOREMS_TITLE, Theory, per_block
 from pipeline.report import colours, style
-from pipeline.report.plots.plot import (
-    BLOCKS_LABEL,
-    Plot,
-    count,
-    extent,
-    later_blocks,
-    panels,
-)
+from pipeline.report.plots.plot import BLOCKS_LABEL, Plot, count, extent, later_blocks, panels
 
 SPLITS = ("memorized", "control")
 
@@ -106,9 +99,8 @@ def bounded(theory: Theory) -> Iterator[Plot]:
         data = per_block(theory.bounds, theorem)
         if not data.height:
             continue
-        printed, corrected, n = data.select(
-            pl.sum("printed_violated", "corrected_violated", "n")
-        ).row(0)
+        sums = pl.sum("printed_violated", "corrected_violated", "n")
+        printed, corrected, n = data.select(sums).row(0)
         values = {
             "theorem": str(theorem),
             "n": count(n),
@@ -155,12 +147,11 @@ def damage(paired: pl.DataFrame) -> Iterator[Plot]:
         pl.col("quantity").is_in(["printed", "logits"]), pl.col("measure").is_in(list(_SHORT))
     )
     ranks = link.correlations(data).filter(measure="exact_match")
+    logits, printed = (ranks.filter(quantity=name) for name in ("logits", "printed"))
     values = {
-        "logits": extent(ranks.filter(quantity="logits")["value"], unit="correlation"),
-        "printed": extent(ranks.filter(quantity="printed")["value"], unit="correlation"),
-        "beyond": extent(
-            ranks.filter(quantity="logits")["beyond"].drop_nulls(), unit="correlation"
-        ),
+        "logits": extent(logits["value"], "correlation"),
+        "printed": extent(printed["value"], "correlation"),
+        "beyond": extent(logits["beyond"], "correlation"),
         "panels": panels(data),
     }
     yield Plot("damage", data, draw_damage, values, section=THEOREMS_TITLE)
@@ -170,24 +161,24 @@ def draw_damage(data: pl.DataFrame) -> Figure:
     """Loss by change of the logits, and by the bound; one column per model, at most three."""
     names = data["model"].unique(maintain_order=True).to_list()
     columns = min(len(names), 4 if len(names) == 4 else 3)
-    rows_of = [names[i : i + columns] for i in range(0, len(names), columns)]
-    places = [(name, quantity) for row in rows_of for quantity in _ROWS for name in row]
-    # if the last row has fewer models, its second line starts a new row
-    missing = columns - len(rows_of[-1])
-    count = len(places) + missing
-    figure, grid = style.panels(count, height=2.1, columns=columns)
-    cut = len(places) - len(rows_of[-1])
-    for axes in grid[cut : cut + missing]:
-        axes.remove()
-    axes_of = [*grid[:cut], *grid[cut + missing :]]
+    places = list[tuple[str, str] | None]()
+    for i in range(0, len(names), columns):
+        row = names[i : i + columns]
+        for quantity in _ROWS:
+            places += [(name, quantity) for name in row] + [None] * (columns - len(row))
+    figure, grid = style.panels(len(places), height=2.1, columns=columns)
     found = link.correlations(data)
-    for axes, (name, quantity) in zip(axes_of, places, strict=True):
+    for axes, place in zip(grid, places, strict=True):
+        if place is None:  # the last row has fewer models
+            axes.remove()
+            continue
+        name, quantity = place
         part = data.filter(model=name, quantity=quantity)
         _points(axes, part, found.filter(model=name, quantity=quantity))
         axes.set_title(f"{visible(name)}\n")
         axes.set_xlabel(_ROWS[quantity])
         style.percent_axis(axes.yaxis)
-    style.bound(axes_of[0], -0.35, 1.35)
+    style.bound(grid[0], -0.35, 1.35)
     figure.supylabel("lost of the baseline")
     style.legend(figure)
     return figure

@@ -9,7 +9,7 @@ from functools import partial
 import polars as pl
 from matplotlib.figure import Figure
 
-from pipeline.analysis import kept, views
+from pipeline.analysis import kept
 from pipeline.analysis.text import slug
 from pipeline.report import style
 from pipeline.report.plots.plot import BLOCKS_LABEL, Plot, extent, later_blocks, share
@@ -21,27 +21,26 @@ _SCALES = {"raw": "of the score", "corrected": "of its lead over chance"}
 def drops(summary: pl.DataFrame, shares: pl.DataFrame) -> Iterator[Plot]:
     """The relative drop of each kind of task by block, one figure per family (Figs. 6, A22)."""
     lost = kept.drops(summary, shares)
-    for family in dict.fromkeys(family for _, family in views.models(summary)):
+    for family in summary["family"].unique(maintain_order=True):
         data = lost.filter(family=family)
-        if not data.height:
-            continue
         corrected = data.filter(scale="corrected")
-        by_ability = [(name, _LABELS[name]) for name in views.ABILITIES]
         tasks = {
             label: sorted(set(", ".join(listed).split(", ")))
-            for ability, label in by_ability
+            for ability, label in _LABELS.items()
             if (listed := data.filter(ability=ability)["tasks"].to_list())
         }
         changes = {
             label: extent(-rows["drop"], unit="change")
-            for ability, label in by_ability
+            for ability, label in _LABELS.items()
             if (rows := corrected.filter(ability=ability)).height
         }
         means = dict(later_blocks(corrected).group_by("ability").agg(pl.mean("drop")).iter_rows())
         values = {
             "family": family,
             "costs": {
-                label: share(means[ability]) for ability, label in by_ability if ability in means
+                label: share(means[ability])
+                for ability, label in _LABELS.items()
+                if ability in means
             },
             "changes": changes,
             "kinds": tasks,

@@ -21,6 +21,7 @@ from pipeline.report.numbers import Number
 from pipeline.report.plots.plot import (
     BLOCKS_LABEL,
     NUMBERS,
+    UNMODIFIED_OR_ONE_BLOCK,
     Plot,
     by_block,
     count,
@@ -29,7 +30,6 @@ from pipeline.report.plots.plot import (
     lowest,
     panels,
     share,
-    unmodified_or_one_block,
 )
 
 _LENGTHS = (1, 4, 16)
@@ -53,8 +53,6 @@ _PANEL = pl.format("{}, {}", "model", "edit")
 _MOST_PANELS = 24
 """Of one figure."""
 
-_KEPT_OF = "kept of the baseline"
-
 
 def kept(shares: pl.DataFrame, *, control: bool = True) -> Iterator[Plot]:
     """The share of the baseline that an edit of one block leaves: the figure of the main finding.
@@ -77,18 +75,15 @@ def _of_kept(data: pl.DataFrame, edits: Sequence[str], control: bool) -> dict[st
     exact = later_blocks(data.filter(measure="exact_match"))
     lost = pl.col("kept") < MOST
     able = later_blocks(data.filter(kind="mean")).filter(~lost)
-    both = {
-        edit: exact.filter(lost, edit=edit).join(
-            able.filter(edit=edit), on=["model", "block"], how="semi"
-        )
-        for edit in edits
-    }
+    both = exact.filter(lost).join(able, on=["model", "edit", "block"], how="semi")
+
+    def by_edit(rows: pl.DataFrame) -> dict[str, Number]:
+        return {edit: count(rows.filter(edit=edit).height) for edit in edits}
+
     return {
-        "stopped": {edit: count(exact.filter(lost, edit=edit).height) for edit in edits},
-        "blocks": {edit: count(exact.filter(edit=edit).height) for edit in edits},
-        "able": {edit: count(rows.height) for edit, rows in both.items()}
-        if (data["kind"] == "mean").any()
-        else {},
+        "stopped": by_edit(exact.filter(lost)),
+        "blocks": by_edit(exact),
+        "able": by_edit(both) if (data["kind"] == "mean").any() else {},
         "benchmarks": (data["kind"] == "benchmark").any(),
         "control": control,
         "panels": panels(data.filter(measure="exact_match").select(model=_PANEL)),
@@ -104,7 +99,10 @@ def draw_kept(data: pl.DataFrame) -> Figure:
         data.with_columns(panel=_PANEL if several else "model"),
         _kept_panel,
         "panel",
-        labels=("edited block (0 is nearest to the input)" if several else BLOCKS_LABEL, _KEPT_OF),
+        labels=(
+            "edited block (0 is nearest to the input)" if several else BLOCKS_LABEL,
+            "kept of the baseline",
+        ),
         order=[f"{m}, {edit}" for m in models for edit in edits] if several else models,
         scale_y=style.percent_axis,
         bounds=(-0.35, 1.35),
@@ -130,14 +128,18 @@ def _kept_panel(axes: Axes, rows: pl.DataFrame) -> None:
 def blocks(summary: pl.DataFrame) -> Iterator[Plot]:
     """Exact match and accuracies by block, one figure per family (Figs. 3, A18–A20)."""
     memory = [views.memorization(summary, metric) for metric in _MEMORY]
-    rows = pl.concat([*memory, views.accuracies(summary)]).filter(unmodified_or_one_block())
-    for family in dict.fromkeys(family for _, family in views.models(summary)):
+    rows = pl.concat([*memory, views.accuracies(summary)]).filter(UNMODIFIED_OR_ONE_BLOCK)
+    for family in summary["family"].unique(maintain_order=True):
         data = rows.filter(family=family).select(*NUMBERS, "chance")
         if not data["block"].count():
             continue
         exact = data.filter(metric="exact_match")
-        values = {"family": family, "lowest": lowest(exact), "means": _by_size(exact, summary)}
-        values["chance"] = data["chance"].count() > 0
+        values = {
+            "family": family,
+            "lowest": lowest(exact),
+            "means": _by_size(exact, summary),
+            "chance": data["chance"].count() > 0,
+        }
         yield Plot(f"blocks-{slug(family)}", data, draw_blocks, values, "blocks", family)
 
 
@@ -173,12 +175,8 @@ def lengths(summary: pl.DataFrame) -> Iterator[Plot]:
     """Exact match at k tokens and teacher-forced accuracy by block."""
     at_k = views.memorization(summary, "exact_match_at_k")
     whole = pl.col("k") == pl.col("k").max().over("model")
-    rows = pl.concat(
-        [
-            at_k.filter(pl.col("k").is_in(_LENGTHS) | whole),
-            views.memorization(summary, "teacher_forced_accuracy"),
-        ]
-    )
+    forced = views.memorization(summary, "teacher_forced_accuracy")
+    rows = pl.concat([at_k.filter(pl.col("k").is_in(_LENGTHS) | whole), forced])
     data = views.single_blocks(rows).select(*NUMBERS, "k")
     tokens = data.filter(metric="teacher_forced_accuracy")
     values = {
@@ -199,7 +197,7 @@ def _median(rows: pl.DataFrame) -> Number:
 def draw_lengths(data: pl.DataFrame) -> Figure:
     """Exact match at k and teacher-forced accuracy by block; one panel per model."""
     whole = pl.col("k") == pl.col("k").max().over("model")
-    firsts = {k: _first(k) for k in _LENGTHS}
+    firsts = {k: "first token" if k == 1 else f"first {k} tokens" for k in _LENGTHS}
     labelled = data.with_columns(
         line=pl.when(pl.col("k").is_null())
         .then(pl.lit(_FORCED))
@@ -215,17 +213,13 @@ def draw_lengths(data: pl.DataFrame) -> Figure:
 
 def perplexity(summary: pl.DataFrame) -> Iterator[Plot]:
     """Metrics that are better when lower, such as word_perplexity, by block (Figs. 5, A21)."""
-    rows = views.losses(summary)
-    data = rows.filter(unmodified_or_one_block()).select(*NUMBERS)
-    if not data.height:
-        return
+    data = views.losses(summary).filter(UNMODIFIED_OR_ONE_BLOCK).select(*NUMBERS)
     named = data.select("task", "metric").unique().sort("task", "metric").rows()
-    known = data.filter(pl.col("value").is_finite())
     values = {
         "metrics": ", ".join(f"{metric} on {task}" for task, metric in named),
         "bypassed": extent(by_block(data)["value"], unit=""),
         "baseline": extent(views.baseline(data)["value"], unit=""),
-        "bands": known["low"].count() > 0,
+        "bands": data.filter(pl.col("value").is_finite())["low"].count() > 0,
         **_raised(data),
     }
     yield Plot("perplexity", data, draw_perplexity, values)
@@ -244,9 +238,12 @@ def _raised(data: pl.DataFrame) -> dict[str, Any]:
     if not factors.height:
         return {"median": None}
     model, block, most = factors.select("model", "block", "factor").row(0)
-    [median] = factors.select(pl.median("factor"))["factor"]
-    ratios = {"median": Number("", median, unit="ratio"), "most": Number("", most, unit="ratio")}
-    return {**ratios, "block": str(block), "model": model}
+    return {
+        "median": Number("", factors["factor"].median(), unit="ratio"),  # type: ignore[arg-type]
+        "most": Number("", most, unit="ratio"),
+        "block": str(block),
+        "model": model,
+    }
 
 
 def draw_perplexity(data: pl.DataFrame) -> Figure:
@@ -261,7 +258,3 @@ def draw_perplexity(data: pl.DataFrame) -> Figure:
     panelled = data.with_columns(panel=pl.format("{} {}", "task", "family"))
     look: Any = {"scale_y": style.log_axis, "key": "best", "height": 2.4}
     return style.facets(panelled, panel, "panel", labels=(BLOCKS_LABEL, ""), **look)
-
-
-def _first(k: int) -> str:
-    return "first token" if k == 1 else f"first {k} tokens"

@@ -2,37 +2,31 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 from matplotlib.figure import Figure
-from ruamel.yaml import YAML
 
 from pipeline.analysis import views
 from pipeline.interventions.interventions import BASELINE
-from pipeline.report.numbers import SHARE, Number, Sentence, named, spread
+from pipeline.report.numbers import SHARE, Number, Sentence, named, spread, words
 
 BLOCKS_LABEL = "bypassed block (0 is nearest to the input)"
 MEMORIZED_LABEL = "exact match, memorized samples"
 
 NUMBERS = (
-    "model",
-    "family",
-    "intervention",
-    "block",
-    "task",
-    "metric",
-    "value",
-    "low",
-    "high",
-    "n",
+    *("model", "family", "intervention", "block", "task", "metric"),
+    *("value", "low", "high", "n"),
 )
 """The summary's columns that every figure's data keeps."""
 
-_CAPTIONS: Mapping[str, Mapping[str, Any]] = YAML(typ="safe").load(
-    Path(__file__).parents[1] / "captions.yaml"
-)
+UNMODIFIED = pl.col("intervention") == BASELINE.name
+"""Selects the summary's rows where nothing is bypassed."""
+
+UNMODIFIED_OR_ONE_BLOCK = views.ONE_BLOCK | UNMODIFIED
+"""Selects the summary's rows where nothing or one block alone is bypassed."""
+
+_CAPTIONS: Mapping[str, Mapping[str, Any]] = words("captions.yaml")
 
 EDITS_IN_WORDS: Mapping[str, str] = _CAPTIONS["shared"]["edits"]
 """Edit -> what it does to one block, after "with"."""
@@ -73,21 +67,14 @@ class Plot:
         sources = self.sources or _CAPTIONS[self.kind or self.name]
         place = f"figures/{self.name}"
         values = {**_CAPTIONS["shared"], **named(self.values, place)}
-        finding = Sentence(sources["finding"], values)
+        told = {part: Sentence(sources[part], values) for part in ("finding", "reading", "caption")}
         return {
             "name": self.name,
             "section": self.section or sources["section"],
             "title": self.title or sources.get("title", ""),
-            "finding": finding,
-            "reading": Sentence(sources["reading"], values),
-            "caption": Sentence(sources["caption"], values),
-            "alt": Sentence(sources["alt"], {**values, "finding": finding}),
+            **told,
+            "alt": Sentence(sources["alt"], {**values, "finding": told["finding"]}),
         }
-
-
-def unmodified_or_one_block() -> pl.Expr:
-    """Selects the summary's rows where nothing or one block alone is bypassed."""
-    return views.ONE_BLOCK | (pl.col("intervention") == BASELINE.name)
 
 
 def by_block(data: pl.DataFrame) -> pl.DataFrame:
@@ -96,11 +83,7 @@ def by_block(data: pl.DataFrame) -> pl.DataFrame:
 
 
 def later_blocks(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows where one block other than 0 is bypassed, by block.
-
-    Args:
-        rows: with the column ``block``, null where no block or several are bypassed.
-    """
+    """The rows where one block other than 0 is bypassed, by block."""
     return by_block(rows).filter(pl.col("block") > 0)
 
 
@@ -112,6 +95,11 @@ def count(value: int) -> Number:
 def share(value: float | None, low: float | None = None, high: float | None = None) -> Number:
     """A share with its interval, to be named by its place."""
     return Number("", value, low, high, SHARE)
+
+
+def shares(rows: pl.DataFrame) -> list[Number]:
+    """The shares ``value`` with their intervals, row by row."""
+    return [share(*row) for row in rows.select("value", "low", "high").iter_rows()]
 
 
 def extent(column: pl.Series, unit: str = SHARE) -> Number:

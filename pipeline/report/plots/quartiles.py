@@ -13,22 +13,21 @@ from matplotlib.figure import Figure
 
 from pipeline.analysis import views
 from pipeline.analysis.text import slug, visible
-from pipeline.interventions.interventions import BASELINE, QUARTILES
+from pipeline.interventions.interventions import QUARTILES
 from pipeline.report import colours, style
-from pipeline.report.plots.plot import NUMBERS, Plot, extent
+from pipeline.report.plots.plot import NUMBERS, UNMODIFIED, Plot, extent
 
 
 def quartiles(summary: pl.DataFrame) -> Iterator[Plot]:
     """Exact match and benchmarks with a quarter of the blocks bypassed, one figure per family."""
     memorized = views.memorization(summary, "exact_match")
     rows = pl.concat([memorized, views.benchmarks(summary)])
-    unmodified = pl.col("intervention") == BASELINE.name
     numbered = (
-        rows.with_columns(quartile=pl.when(unmodified).then(0).otherwise(views.quartile_number()))
-        .filter(pl.col("quartile").is_not_null())
+        rows.with_columns(quartile=pl.when(UNMODIFIED).then(0).otherwise(views.quartile_number()))
+        .drop_nulls("quartile")
         .select(*NUMBERS, "higher_is_better", "chance", "quartile")
     )
-    for family in dict.fromkeys(family for _, family in views.models(summary)):
+    for family in summary["family"].unique(maintain_order=True):
         data = numbered.filter(family=family)
         bypassed = data.filter(pl.col("quartile") > 0)
         if not bypassed.height:  # models of fewer than four blocks

@@ -20,33 +20,22 @@ from pipeline.report import colours, style
 from pipeline.report.plots.plot import (
     MEMORIZED_LABEL,
     NUMBERS,
+    UNMODIFIED_OR_ONE_BLOCK,
     Plot,
     by_block,
     count,
     extent,
-    unmodified_or_one_block,
 )
 
 
 def scatters(summary: pl.DataFrame, evidence: pl.DataFrame) -> Iterator[Plot]:
     """Every benchmark against exact match on memorized samples, one figure per model."""
-    single = unmodified_or_one_block()
-    x = views.memorization(summary, "exact_match").select(
-        "model",
-        "intervention",
-        pl.col("value").alias("memorized"),
-        pl.col("low").alias("memorized_low"),
-        pl.col("high").alias("memorized_high"),
-    )
-    y = views.benchmarks(summary).filter(single)
-    joined = y.join(x, on=["model", "intervention"], maintain_order="left").select(
-        *NUMBERS,
-        "higher_is_better",
-        "chance",
-        "memorized",
-        "memorized_low",
-        "memorized_high",
-    )
+    key = ("model", "intervention")
+    exact = {"memorized": "value", "memorized_low": "low", "memorized_high": "high"}
+    x = views.memorization(summary, "exact_match").select(*key, **exact)
+    y = views.benchmarks(summary).filter(UNMODIFIED_OR_ONE_BLOCK)
+    joined = y.join(x, on=key, maintain_order="left")
+    joined = joined.select(*NUMBERS, "higher_is_better", "chance", *exact)
     measured = {
         views.seeds_name(model.name, len(model.seeds)): model for model in measured_models(evidence)
     }

@@ -17,7 +17,7 @@ from pipeline.analysis.training_time import necessary, over_steps, recitable
 from pipeline.report import style
 from pipeline.report.colours import INK, PAPER
 from pipeline.report.numbers import Number
-from pipeline.report.plots.plot import Plot, by_block, count, share
+from pipeline.report.plots.plot import Plot, by_block, count, shares
 
 _TITLES = {"exact_match": "exact match", "token_accuracy": "token accuracy"}
 _LABELS = 6
@@ -51,7 +51,7 @@ def _recited(data: pl.DataFrame) -> dict[str, Number | None]:
     unmodified = views.baseline(data.filter(metric="exact_match"))
 
     def exact(step: int) -> Number:
-        return share(*unmodified.filter(step=step).select("value", "low", "high").row(0))
+        return shares(unmodified.filter(step=step))[0]
 
     return {
         "first": count(steps[0]),

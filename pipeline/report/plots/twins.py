@@ -17,11 +17,11 @@ from pipeline.report import style
 from pipeline.report.plots.plot import (
     BLOCKS_LABEL,
     NUMBERS,
+    UNMODIFIED_OR_ONE_BLOCK,
     Plot,
     count,
     later_blocks,
-    share,
-    unmodified_or_one_block,
+    shares,
 )
 
 WIDEST = 16
@@ -30,11 +30,9 @@ WIDEST = 16
 
 def counterfactual(summary: pl.DataFrame) -> Iterator[Plot]:
     """One figure: a surface of copies by blocks for each model with a twin."""
-    data = summary.filter(pl.col("metric") == COUNTERFACTUAL, unmodified_or_one_block()).select(
+    data = summary.filter(pl.col("metric") == COUNTERFACTUAL, UNMODIFIED_OR_ONE_BLOCK).select(
         *NUMBERS, "copies"
     )
-    if not data.height:
-        return
     names = data["model"].unique(maintain_order=True)
     twins = {name: _beyond(data.filter(model=name)) for name in names}
     yield Plot("twins", data, draw, {"twins": twins})
@@ -43,15 +41,16 @@ def counterfactual(summary: pl.DataFrame) -> Iterator[Plot]:
 def _beyond(rows: pl.DataFrame) -> dict[str, Any]:
     """What one model recites beyond its twin, unmodified and without the most harmful block."""
     unmodified = rows.filter(pl.col("block").is_null()).sort("copies")
-    most, fewest = unmodified.row(-1, named=True), unmodified.row(0, named=True)
-    of_most = later_blocks(rows.filter(copies=most["copies"]))
-    lowest = of_most.sort("value", "block").head(1).to_dicts()
-    known = {"seen": most, "unseen": fewest, **({"harmed": lowest[0]} if lowest else {})}
+    fewest, most = unmodified["copies"][0], unmodified["copies"][-1]
+    of_most = later_blocks(rows.filter(copies=most)).sort("value", "block")
+    known = shares(unmodified)
     return {
-        "most": count(most["copies"]),
-        "fewest": count(fewest["copies"]) if fewest["copies"] else None,
-        "block": str(lowest[0]["block"]) if lowest else None,
-        **{key: share(row["value"], row["low"], row["high"]) for key, row in known.items()},
+        "most": count(most),
+        "fewest": count(fewest) if fewest else None,
+        "block": str(of_most["block"][0]) if of_most.height else None,
+        "seen": known[-1],
+        "unseen": known[0],
+        "harmed": shares(of_most)[0] if of_most.height else None,
     }
 
 

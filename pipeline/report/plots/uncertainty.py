@@ -5,24 +5,24 @@ Source: Figure 2, Eq. 4 (token accuracy) and Eq. 5 (completion entropy) of arXiv
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipeline.analysis import views
-from pipeline.analysis.spread import NOTHING, QUANTILES
+from pipeline.analysis.spread import QUANTILES
 from pipeline.report import style
+from pipeline.report.numbers import SHARE
 from pipeline.report.plots.plot import (
     BLOCKS_LABEL,
     NUMBERS,
+    UNMODIFIED_OR_ONE_BLOCK,
     Plot,
     by_block,
     extent,
     later_blocks,
     panels,
-    unmodified_or_one_block,
 )
 
 _INDICES = {"memorized": 0, "exposed": 5, "control": 1, "famous": 2}
@@ -35,43 +35,29 @@ _AT_BASELINE = -1
 """The place of the baseline on the axis of blocks."""
 
 
-def spreads(summary: pl.DataFrame, spread: pl.DataFrame = NOTHING) -> Iterator[Plot]:
+def spreads(summary: pl.DataFrame, spread: pl.DataFrame) -> Iterator[Plot]:
     """Completion entropy (Fig. 2) and token accuracy (Eq. 4) by block and split."""
     for metric in ("completion_entropy", "token_accuracy"):
-        rows = summary.filter(unmodified_or_one_block(), metric=metric).select(*NUMBERS, "split")
-        data = rows.join(
-            spread,
-            on=["model", "intervention", "split", "metric"],
-            how="left",
-            maintain_order="left",
-        )
-        if data["block"].count():
-            known = _levels(data) if metric == "completion_entropy" else _shares(data)
-            values = {"panels": panels(data), **known}
-            yield Plot(metric.replace("_", "-"), data, draw_spreads, values)
-
-
-def _levels(data: pl.DataFrame) -> dict[str, Any]:
-    """The mean entropy of each split at baseline, and of memorized samples under a bypass."""
-    unmodified = views.baseline(data)
-    levels = {
-        split: extent(rows["value"], unit="nats")
-        for split in _BANDS
-        if (rows := unmodified.filter(split=split)).height
-    }
-    bypassed = later_blocks(data.filter(split="memorized"))["value"]
-    return {"levels": levels, "bypassed": extent(bypassed, unit="nats")}
-
-
-def _shares(data: pl.DataFrame) -> dict[str, Any]:
-    """The token accuracy of the median sample of each split under a bypass."""
-    rows = later_blocks(data)
-    medians = {
-        split: extent(median)
-        for split in _BANDS
-        if (median := rows.filter(split=split)["q50"]).count()
-    }
-    return {"medians": medians, "bypassed": extent(rows.filter(split="memorized")["value"])}
+        rows = summary.filter(UNMODIFIED_OR_ONE_BLOCK, metric=metric).select(*NUMBERS, "split")
+        key = ("model", "intervention", "split", "metric")
+        data = rows.join(spread, on=key, how="left", maintain_order="left")
+        if not data["block"].count():
+            continue
+        bypassed = later_blocks(data)
+        if metric == "completion_entropy":  # the means at baseline
+            name, unit, rows = "levels", "nats", views.baseline(data)
+        else:  # the median sample under a bypass
+            name, unit, rows = "medians", SHARE, bypassed.with_columns(value="q50")
+        values = {
+            "panels": panels(data),
+            name: {
+                split: extent(own, unit)
+                for split in _BANDS
+                if (own := rows.filter(split=split)["value"]).count()
+            },
+            "bypassed": extent(bypassed.filter(split="memorized")["value"], unit),
+        }
+        yield Plot(metric.replace("_", "-"), data, draw_spreads, values)
 
 
 def draw_spreads(data: pl.DataFrame) -> Figure:
