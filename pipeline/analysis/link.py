@@ -105,8 +105,7 @@ def correlations(paired: pl.DataFrame) -> pl.DataFrame:
         number) and displacement, null where displacement is unknown. Without pairs that do not
         vary.
     """
-    rows = []
-    by = ("model", "quantity", "measure")
+    rows, by = [], ("model", "quantity", "measure")
     later = paired.filter(pl.col("block") > 0) if paired.height else paired
     for key, part in later.group_by(by, maintain_order=True) if later.height else ():
         given = [part[name].cast(pl.Float64).to_numpy() for name in ("block", "displacement")]
@@ -116,11 +115,10 @@ def correlations(paired: pl.DataFrame) -> pl.DataFrame:
             beyond = rank_correlation(*both, seed=0, given=given)
         if not math.isnan(found.value):
             rows.append((*key, *found, *beyond, part.height))
-    names = Correlation._fields
-    numbers = [*names, "beyond", *(f"beyond_{name}" for name in names[1:])]
-    schema = {**dict.fromkeys(by, pl.String), **dict.fromkeys(numbers, pl.Float64)}
+    own, less = Correlation._fields, ("beyond", "beyond_low", "beyond_high", "beyond_p_value")
+    schema = {**dict.fromkeys(by, pl.String), **dict.fromkeys(own + less, pl.Float64)}
     made = pl.DataFrame(rows, schema={**schema, "blocks": pl.UInt32}, orient="row")
-    return made.with_columns(pl.col(numbers[len(names) :]).fill_nan(None))
+    return made.with_columns(pl.col(less).fill_nan(None))
 
 
 def along(ranks: pl.DataFrame, value: str = "value", sign: int = 1) -> pl.DataFrame:

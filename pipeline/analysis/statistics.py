@@ -40,13 +40,7 @@ GRAIN = 1e-9
 
 @dataclass(frozen=True)
 class Estimates:
-    """C estimates with their 95% intervals.
-
-    Args:
-        value: (C,) the estimates.
-        low: (C,) lower ends; NaN where unknown.
-        high: (C,) upper ends; NaN where unknown.
-    """
+    """C estimates, and the ends of their 95% intervals, NaN where unknown; (C,) each."""
 
     value: _Floats
     low: _Floats
@@ -59,11 +53,7 @@ class Estimates:
 
 @dataclass(frozen=True)
 class Differences(Estimates):
-    """C differences of two means with their 95% intervals and p-values.
-
-    Args:
-        p_value: (C,) of no difference, two-sided; NaN where unknown.
-    """
+    """C differences of two means; `p_value` (C,) of no difference, two-sided, NaN where unknown."""
 
     p_value: _Floats
 
@@ -147,17 +137,13 @@ def clustered_means(
         that a sample cannot give.
     """
     known = np.isfinite(values).all(axis=0)
-    sizes, sums = _group_sums(np.where(known, values, 0.0), groups, weights)
-    mean, changes = _jackknife(sizes, (sums,))
-    limited = np.broadcast_to(scale, mean.shape)
-    below, above = _distances(changes, effective_number(groups, weights), limited)
-    low, high = np.sort([link(mean - below), link(mean + above)], axis=0)
-    low = np.where(limited > 0, np.maximum(low, 0.0), low)
-    high = np.where(limited > 0, np.minimum(high, 1.0), high)
+    mean, changes = _jackknife(*_group_sums(np.where(known, values, 0.0), groups, weights))
+    below, above = _distances(changes, effective_number(groups, weights), scale)
+    ends = np.sort([link(mean - below), link(mean + above)], axis=0)
+    ends = np.where(np.greater(scale, 0), np.clip(ends, 0.0, 1.0), ends)
     with np.errstate(invalid="ignore"):  # the mean of infinities of both signs
         value = np.where(known, mean, values.mean(axis=0))
-    ends = (np.where(known, end, np.nan) for end in (low, high))
-    return Estimates(link(value), *ends)
+    return Estimates(link(value), *np.where(known, ends, np.nan))
 
 
 def paired_differences(
@@ -191,17 +177,19 @@ def paired_differences(
     if not known.all():
         values, baseline = np.where(known, values, 0.0), np.where(known, baseline, 0.0)
     sizes, change = _group_sums(values - baseline, groups, weights)
-    pair: tuple[_Floats, ...] = (change,)  # alone, so that no change is a difference of exactly 0
+    # of the change, so that no change is a difference of exactly 0
+    difference, changes = _jackknife(sizes, change)
     if link is not same:
-        pair = tuple(_group_sums(each, groups, weights)[1] for each in (values, baseline))
-    difference, changes = _jackknife(sizes, pair, link)
-    limited = np.broadcast_to(scale, difference.shape)
-    below, above = _distances(changes, effective_number(groups, weights), limited)
-    least = np.where(limited > 0, -1.0, -np.inf)
+        own, of_baseline = (
+            _jackknife(*_group_sums(each, groups, weights), link) for each in (values, baseline)
+        )
+        difference, changes = own[0] - of_baseline[0], own[1] - of_baseline[1]
+    below, above = _distances(changes, effective_number(groups, weights), scale)
+    most = np.where(np.greater(scale, 0), 1.0, np.inf)
     fields = (
         difference,
-        np.maximum(difference - below, least),
-        np.minimum(difference + above, -least),
+        np.maximum(difference - below, -most),
+        np.minimum(difference + above, most),
         _sign_flips(change, seed, draws),
     )
     return Differences(*(np.where(known, field, np.nan) for field in fields))
@@ -239,8 +227,7 @@ def clustered_errors(
     Returns:
         mean, standard error: (C,) each; the error is NaN where there is only one group.
     """
-    sizes, sums = _group_sums(values, groups, weights)
-    mean, changes = _jackknife(sizes, (sums,))
+    mean, changes = _jackknife(*_group_sums(values, groups, weights))
     return mean, jackknife_error(changes)
 
 
@@ -287,7 +274,7 @@ def reach(stderr: float, n: float, scale: float, level: float) -> float:
     """
     if n < 2 or math.isnan(stderr):
         return math.inf
-    t = float(stats.t.ppf((1 + level) / 2, n - 1))
+    t = _student(n, level)
     return t * math.hypot(stderr, t * scale / n)
 
 
@@ -307,7 +294,7 @@ def student(values: _Floats) -> tuple[float, float]:
     """Student's interval for the mean of a few numbers, such as one per seed; NaN below two."""
     if len(values) < 2:
         return math.nan, math.nan
-    reach = stats.t.ppf(0.5 + LEVEL / 2, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+    reach = _student(len(values)) * values.std(ddof=1) / len(values) ** 0.5
     return float(values.mean() - reach), float(values.mean() + reach)
 
 
@@ -338,35 +325,27 @@ def pooled(
     return value, float(np.minimum(low, between[0])), float(np.maximum(high, between[1]))
 
 
-def _jackknife(
-    sizes: _Floats, sums: tuple[_Floats, ...], link: Link = same
-) -> tuple[_Floats, _Floats]:
-    """A mean, or the difference of two, and what each group contributes to it.
+def _jackknife(sizes: _Floats, sums: _Floats, link: Link = same) -> tuple[_Floats, _Floats]:
+    """A mean, and what each group contributes to it.
 
     Returns:
         (C,) the number, and (G, C) the number minus that without the group; NaN for a single group.
     """
     total = sizes.sum()
     others = np.where(sizes < total, total - sizes, np.nan)[:, None]
-    parts = []
-    for each in sums:
-        mean = each.sum(axis=0) / total
-        change = (each - sizes[:, None] * mean) / others
-        value = link(mean)
-        parts.append((value, change if link is same else value - link(mean - change)))
-    if len(parts) == 1:
-        return parts[0]
-    (value, change), (less, change_of_less) = parts
-    return value - less, change - change_of_less
+    mean = sums.sum(axis=0) / total
+    change = (sums - sizes[:, None] * mean) / others
+    value = link(mean)
+    return value, change if link is same else value - link(mean - change)
 
 
-def _distances(changes: _Floats, n: float, scale: _Floats) -> tuple[_Floats, _Floats]:
+def _distances(changes: _Floats, n: float, scale: _Floats | float) -> tuple[_Floats, _Floats]:
     """How far the interval of an estimate reaches below and above it, (C,) each; NaN: unknown.
 
     Args:
         changes: (G, C) as of `_jackknife`.
         n: effective number of groups.
-        scale: (C,) of `reach`.
+        scale: of `reach`.
 
     Source: Hall (1992), Journal of the Royal Statistical Society B 54, 221-228: Student's quantile
     after a cubic transformation, which removes the skewness; `reach` where that is wider.
@@ -390,9 +369,9 @@ def _distances(changes: _Floats, n: float, scale: _Floats) -> tuple[_Floats, _Fl
     return np.maximum(half, errors * below), np.maximum(half, errors * above)
 
 
-def _student(count: float) -> float:
+def _student(count: float, level: float = LEVEL) -> float:
     """The quantile of Student's distribution for a mean of `count` numbers."""
-    return float(stats.t.ppf((1 + LEVEL) / 2, max(count - 1, 1)))
+    return float(stats.t.ppf((1 + level) / 2, max(count - 1, 1)))
 
 
 def _sign_flips(change: _Floats, seed: int, flips: int) -> _Floats:

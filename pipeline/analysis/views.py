@@ -171,13 +171,12 @@ def over_seeds(
     several = counted.filter(pl.col("seeds") > 1)
     if not several.height:
         return rows
-    columns = [name for names in estimates for name in names]
-    largest = [name for name in ("p_value", "p_holm") if name in rows.columns]
+    columns, p_values = [name for names in estimates for name in names], "^p_(value|holm)$"
     together = several.group_by(key, maintain_order=True).agg(
         pl.format(_SEEDS, pl.first("recipe"), pl.first("seeds")).alias("model"),
         pl.col(columns),
-        pl.max(*largest) if largest else pl.len().alias("rows"),
-        pl.exclude(*key, "model", *columns, *largest).first(),
+        pl.max(p_values),
+        pl.exclude(*key, "model", *columns, p_values).first(),
     )
     for names in estimates:
         ends = [pooled(*lists) for lists in together.select(names).iter_rows()]
