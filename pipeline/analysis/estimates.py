@@ -14,7 +14,7 @@ from typing import NamedTuple
 import polars as pl
 
 from pipeline.analysis import views
-from pipeline.analysis.evidence import AT_K, interval
+from pipeline.analysis.evidence import AT_K, NUMBERS, interval
 from pipeline.analysis.statistics import pooled, reach
 from pipeline.analysis.views import block_range
 from pipeline.interventions.interventions import IDENTITY
@@ -93,9 +93,8 @@ class Measured:
         self.family: str = rows["family"][0]
         self.parameters: int | None = rows["parameters"][0]
         self.seeds = rows["model"].unique(maintain_order=True).to_list()
-        key = ("model", "task", "metric", "quantity", "over", "k")
-        numbers = ("value", "stderr", "n_effective", "scale", "least", "most")
-        self._rows = {row[:6]: row[6:] for row in rows.select(*key, *numbers).iter_rows()}
+        key = ("model", *Row._fields)
+        self._rows = {row[:6]: row[6:] for row in rows.select(*key, *NUMBERS).iter_rows()}
         blocks = rows.filter(kind="block").select("block", "over").unique().sort("block")
         self.blocks = dict(blocks.filter(pl.col("block") > 0).iter_rows())
         self.late, self.early = (
@@ -186,7 +185,6 @@ class Measured:
             return None
         ends = [factor * end + offset for end in limits]
         room = threshold - min(ends) if compare == "at_most" else max(ends) - threshold
-
         found = n
         while 0 < room < reach(0.0, found, abs(factor) * scale, level):
             found = math.floor(found) + 1

@@ -84,7 +84,8 @@ DEPTH, DEPTH_AT_EQUAL = "depth", "depth at equal displacement"
 MOVED, MOVED_AT_EQUAL = "displacement", "displacement at equal depth"
 """Slopes over the blocks in the order of the model, or of how far the edit moves the stream."""
 
-_OVER = ("edit", "kind", "over", "block", "blocks")
+NUMBERS = ("value", "stderr", "n_effective", "scale", "least", "most")
+"""The columns from which `interval` follows."""
 
 _Floats = NDArray[np.float64]
 
@@ -108,15 +109,7 @@ def gathered(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
 
 
 def interval(row: tuple[float, ...], level: float) -> tuple[float, float]:
-    """The interval of a row; unbounded without a standard error.
-
-    Args:
-        row: value, stderr, n_effective, scale, least, most of a row of the evidence.
-        level: of the interval, such as 0.95.
-
-    Returns:
-        Its ends, between least and most.
-    """
+    """The ends of the interval of a row, of its `NUMBERS`; unbounded without a standard error."""
     value, stderr, n, scale, least, most = row
     half_width = reach(math.nan if stderr is None else stderr, n, scale, level)
     low = value - half_width if least is None else max(value - half_width, least)
@@ -135,8 +128,14 @@ class _Sets:
 
     def __init__(self, model: ModelTables) -> None:
         found = list(_sets(model))
-        schema = {name: EVIDENCE[name].dtype for name in _OVER}
-        self.rows = pl.DataFrame([row for row, _ in found], schema, orient="row")
+        columns = dict.fromkeys(("edit", "kind", "over"), pl.String)
+        named = pl.DataFrame([names for names, _ in found], columns, orient="row")
+        sizes = model.interventions.select(
+            over="intervention",
+            block=pl.when(group=EACH).then(pl.col("blocks").list.first()),
+            blocks=pl.col("blocks").list.len(),
+        )
+        self.rows = named.join(sizes, on="over", how="left", maintain_order="left")
         self.weights = np.array([weights for _, weights in found]).T.copy()
         self.baseline = model.baseline
 
@@ -157,47 +156,43 @@ def evidence_of(model: ModelTables) -> pl.DataFrame:
     return known.with_columns(pl.col("stderr").fill_nan(None))
 
 
-def _sets(model: ModelTables) -> Iterator[tuple[tuple[object, ...], _Floats]]:
+def _sets(model: ModelTables) -> Iterator[tuple[tuple[object, str, str], _Floats]]:
     """Of each edit the sets of interventions, as far as the model's table has them.
 
     Yields:
-        The columns of `_OVER`, and the weights (V,) of the interventions.
+        edit, kind and over, and the weights (V,) of the interventions.
     """
     unit = dict(zip(model.names, np.eye(len(model.names)), strict=True))
     moved = model.displacement.filter(split="memorized").group_by("intervention")
     moved_by = dict(moved.agg(pl.mean("others")).drop_nulls().iter_rows())
-    rows = model.interventions.with_columns(
-        first=pl.col("blocks").list.first(), size=pl.col("blocks").list.len()
-    )
+    rows = model.interventions.with_columns(first=pl.col("blocks").list.first())
     for [edit], of_edit in rows.drop_nulls("edit").group_by("edit", maintain_order=True):
         alone = of_edit.filter(group=EACH).unique("first", keep="first", maintain_order=True)
         single = dict(alone.select("first", "intervention").iter_rows())
-        for block, name in single.items():
-            yield (edit, "block", name, block, 1), unit[name]
+        for name in single.values():
+            yield (edit, "block", name), unit[name]
         mean: dict[str, _Floats] = {}
         for name in ("all", "middle", LATE):
             blocks = views.block_range(model.n_blocks, name)
             if blocks and set(blocks) <= set(single):
                 mean[name] = np.mean([unit[single[block]] for block in blocks], axis=0)
-                yield (edit, "range", name, None, None), mean[name]
+                yield (edit, "range", name), mean[name]
         if {"middle", LATE} <= set(mean):
-            yield (edit, "contrast", CONTRAST, None, None), mean[LATE] - mean["middle"]
+            yield (edit, "contrast", CONTRAST), mean[LATE] - mean["middle"]
         later = [single[block] for block in sorted(single) if block > 0]
         for name, slope in _slopes(np.array([moved_by.get(each, math.nan) for each in later])):
             of_blocks = np.stack([unit[each] for each in later], axis=1)
-            yield (edit, "slope", name, None, None), of_blocks @ slope
-        quarters = of_edit.filter(group=QUARTILE).sort("first")["intervention", "size"].rows()
-        for name, size in quarters:
-            yield (edit, "quartile", name, None, size), unit[name]
+            yield (edit, "slope", name), of_blocks @ slope
+        quarters = of_edit.filter(group=QUARTILE).sort("first")["intervention"].to_list()
+        for name in quarters:
+            yield (edit, "quartile", name), unit[name]
         if len(quarters) == 4:
-            *others, last = (name for name, _ in quarters)
-            mean_of_all = np.mean([unit[name] for name, _ in quarters], axis=0)
-            yield (edit, "range", QUARTERS, None, None), mean_of_all
+            yield (edit, "range", QUARTERS), np.mean([unit[name] for name in quarters], axis=0)
+            *others, last = quarters
             for name in others:
-                over = f"{last} minus {name}"
-                yield (edit, "contrast", over, None, None), unit[last] - unit[name]
-        for name, size in of_edit.filter(group=RANDOM)["intervention", "size"].iter_rows():
-            yield (edit, "random", name, None, size), unit[name]
+                yield (edit, "contrast", f"{last} minus {name}"), unit[last] - unit[name]
+        for name in of_edit.filter(group=RANDOM)["intervention"]:
+            yield (edit, "random", name), unit[name]
 
 
 def _slopes(displacements: _Floats) -> Iterator[tuple[str, _Floats]]:

@@ -7,7 +7,7 @@ Every share is ``(value - floor) / (baseline - floor)``, as computed in `evidenc
 import polars as pl
 
 from pipeline.analysis import views
-from pipeline.analysis.evidence import TOKENS, interval
+from pipeline.analysis.evidence import NUMBERS, TOKENS, interval
 from pipeline.analysis.statistics import LEVEL
 from pipeline.interventions.interventions import IDENTITY
 
@@ -107,14 +107,10 @@ def _shares(evidence: pl.DataFrame) -> pl.DataFrame:
     )
     rows = pl.concat([rows.filter(memory), views.benchmarks(rows)])
     rows = rows.rename({"kind": "group", "over": "intervention"})
-    numbers = rows.select("value", "stderr", "n_effective", "scale", "least", "most")
-    ends = [interval(row, LEVEL) for row in numbers.iter_rows()]
+    ends = [interval(row, LEVEL) for row in rows.select(NUMBERS).iter_rows()]
     schema = dict.fromkeys(("low", "high"), pl.Float64)
-    return (
-        rows.hstack(pl.DataFrame(ends, schema=schema, orient="row"))
-        .with_columns(
-            measure=pl.when(memory).then("metric").otherwise("task"),
-            kind=pl.when(memory).then("task").otherwise(pl.lit("benchmark")),
-        )
-        .rename({"value": "kept"})
+    return rows.hstack(pl.DataFrame(ends, schema=schema, orient="row")).with_columns(
+        kept="value",
+        measure=views.MEASURE,
+        kind=pl.when(memory).then("task").otherwise(pl.lit("benchmark")),
     )

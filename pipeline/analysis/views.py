@@ -16,6 +16,9 @@ ONE_QUARTILE = (pl.col("group") == QUARTILE) & (pl.col("edit") == IDENTITY)
 MEMORIZATION = "memorization"
 """The value of the column ``task`` in rows that are not of a benchmark."""
 
+MEASURE = pl.when(pl.col("task") == MEMORIZATION).then("metric").otherwise("task")
+"""The metric of memorization, or the task of a benchmark."""
+
 WORD_PERPLEXITY = "word_perplexity"
 
 PREFERRED_METRICS = ("acc", WORD_PERPLEXITY)
