@@ -91,9 +91,9 @@ def mean_over_tasks(shares: pl.DataFrame, *by: str) -> pl.DataFrame:
     kept, low, high = pl.col("kept"), pl.col("low"), pl.col("high")
     return shares.group_by(by, maintain_order=True).agg(
         kept.mean(),
-        (kept.mean() - ((kept - low) ** 2).sum().sqrt() / pl.len()).alias("low"),
-        (kept.mean() + ((high - kept) ** 2).sum().sqrt() / pl.len()).alias("high"),
-        pl.col("measure").sort().str.join(", ").alias("tasks"),
+        low=kept.mean() - ((kept - low) ** 2).sum().sqrt() / pl.len(),
+        high=kept.mean() + ((high - kept) ** 2).sum().sqrt() / pl.len(),
+        tasks=pl.col("measure").sort().str.join(", "),
     )
 
 

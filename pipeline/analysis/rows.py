@@ -108,9 +108,9 @@ def finish(parts: Iterable[pl.DataFrame], model: ModelTables) -> pl.DataFrame:
     listed = model.interventions.select("intervention", *of_list)
     whole = whole.join(listed, on="intervention", how="left", maintain_order="left")
     whole = whole.with_columns(
-        pl.when(group=EACH).then(pl.col("blocks").list.first()).alias("block"),
         pl.when(pl.col("intervention") != BASELINE.name).then(pl.col(DIFFERENCE)).fill_nan(None),
         pl.col("low", "high").fill_nan(None),
+        block=pl.when(group=EACH).then(pl.col("blocks").list.first()),
         **model.constants,
     )
     return tables.cast(whole, SUMMARY)

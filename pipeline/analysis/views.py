@@ -38,18 +38,9 @@ def memorization(summary: pl.DataFrame, metric: str, split: str = "memorized") -
 def benchmarks(summary: pl.DataFrame) -> pl.DataFrame:
     """The benchmark rows, one metric per task: see `PREFERRED_METRICS`."""
     rows = summary.filter(pl.col("task") != MEMORIZATION)
-    rank = pl.col("metric").replace_strict(
-        {metric: i for i, metric in enumerate(PREFERRED_METRICS)},
-        default=len(PREFERRED_METRICS),
-        return_dtype=pl.Int32,
-    )
-    chosen = (
-        rows.select("task", "metric", rank.alias("rank"))
-        .unique()
-        .sort("task", "rank", "metric")
-        .unique("task", keep="first", maintain_order=True)
-    )
-    return rows.join(chosen, on=["task", "metric"], how="semi", maintain_order="left")
+    preferred = [pl.col("metric") != metric for metric in PREFERRED_METRICS]
+    first = pl.col("metric").sort_by(*preferred, "metric").first().over("task")
+    return rows.filter(pl.col("metric") == first)
 
 
 def accuracies(summary: pl.DataFrame) -> pl.DataFrame:
