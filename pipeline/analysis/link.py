@@ -70,7 +70,7 @@ def losses(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
     ends = {"lost": "", "lost_low": "_high", "lost_high": "_low"}
     fallen = {name: -pl.col(f"difference{end}") for name, end in ends.items()}
     nats = known.with_columns(measure=pl.lit("suffix_log_prob")).select(*key, **fallen)
-    return pl.concat([shared, nats], how="vertical_relaxed")
+    return pl.concat([shared, nats])
 
 
 def pairs(summary: pl.DataFrame, evidence: pl.DataFrame, quantities: pl.DataFrame) -> pl.DataFrame:
@@ -82,15 +82,11 @@ def pairs(summary: pl.DataFrame, evidence: pl.DataFrame, quantities: pl.DataFram
     """
     if not quantities.height:
         return quantities
-    shares = kept(evidence, pooled=False)
-    blocks = losses(summary, shares).with_columns(pl.col("block").cast(pl.UInt16)).drop("family")
-    moved = evidence.filter(quantity="displacement", kind="block", edit=IDENTITY).select(
-        "model", "block", displacement="value"
-    )
-    key = ["model", "block"]
-    joined = quantities.join(blocks, on=key, maintain_order="left").join(
-        moved, on=key, how="left", maintain_order="left"
-    )
+    lost = losses(summary, kept(evidence, pooled=False)).drop("family")
+    moved = evidence.filter(quantity="displacement", kind="block", edit=IDENTITY)
+    moved, key = moved.select("model", "block", displacement="value"), ["model", "block"]
+    joined = quantities.join(lost, on=key, maintain_order="left")
+    joined = joined.join(moved, on=key, how="left", maintain_order="left")
     return joined.filter(pl.col("mean").is_finite(), pl.col("lost").is_finite())
 
 
