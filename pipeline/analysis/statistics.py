@@ -32,7 +32,9 @@ def same(means: _Floats) -> _Floats:
     return means
 
 
-_Z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
+Z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
+"""Half the width of a normal interval, in standard errors: 1.96."""
+
 _CHUNK = 128  # flips at once: 128 x 15,000 signs are 15 MB
 GRAIN = 1e-9
 """Relative: a matrix product may differ in its last bits with the number of threads."""
@@ -62,7 +64,7 @@ FEW = 50
 """With fewer effective clusters, the correlation within them is not left to its estimate alone."""
 
 
-def wilson(successes: _Floats, trials: _Floats, quantile: float = _Z) -> tuple[_Floats, _Floats]:
+def wilson(successes: _Floats, trials: _Floats, quantile: float = Z) -> tuple[_Floats, _Floats]:
     """Wilson's score interval for a rate; valid also at 0 and 1, where a normal one has no width.
 
     Args:
@@ -78,11 +80,6 @@ def wilson(successes: _Floats, trials: _Floats, quantile: float = _Z) -> tuple[_
     half = np.sqrt(rate * (1 - rate) * spread + spread**2 / 4) / (1 + spread)
     # rounding may place the rate outside its own interval by 1e-17
     return np.clip(centre - half, 0.0, rate), np.clip(centre + half, rate, 1.0)
-
-
-def normal(value: _Floats, stderr: _Floats) -> tuple[_Floats, _Floats]:
-    """The interval ``value ± 1.96 stderr``; NaN where the standard error is NaN."""
-    return value - _Z * stderr, value + _Z * stderr
 
 
 def clustered_rates(outcomes: NDArray[np.bool_], groups: NDArray[np.integer]) -> Estimates:
@@ -114,7 +111,7 @@ def clustered_rates(outcomes: NDArray[np.bool_], groups: NDArray[np.integer]) ->
             effect = (effect + count / few) / 2
         together[mixed] = count / effect
     wider = _student(clusters) / _student(count)
-    low, high = wilson(rate * together, together, _Z * wider)
+    low, high = wilson(rate * together, together, Z * wider)
     return Estimates(rate, low, high)
 
 
