@@ -102,14 +102,13 @@ def clustered_rates(outcomes: NDArray[np.bool_], groups: NDArray[np.integer]) ->
     rate, stderr = clustered_errors(outcomes.astype(np.float64), groups)
     # of equal clusters all but one, since one is needed to estimate the spread of the others
     few = max(clusters * (1 - largest), 1.0) if count > clusters else clusters
-    together = np.full(rate.shape, few)
-    mixed = (rate > 0) & (rate < 1)
-    if mixed.any() and len(np.unique(groups)) > 1:
-        independent = rate[mixed] * (1 - rate[mixed]) / (count - 1)
-        effect = np.maximum(stderr[mixed] ** 2 / independent, 1.0)
-        if clusters < FEW:
-            effect = (effect + count / few) / 2
-        together[mixed] = count / effect
+    with np.errstate(invalid="ignore", divide="ignore"):
+        independent = rate * (1 - rate) / (count - 1)
+        effect = np.maximum(stderr**2 / independent, 1.0)
+    if clusters < FEW:
+        effect = (effect + count / few) / 2
+    mixed = (rate > 0) & (rate < 1) & np.isfinite(stderr)
+    together = np.where(mixed, count / effect, few)
     wider = _student(clusters) / _student(count)
     low, high = wilson(rate * together, together, Z * wider)
     return Estimates(rate, low, high)
@@ -350,20 +349,13 @@ def _distances(changes: _Floats, n: float, scale: _Floats | float) -> tuple[_Flo
     errors = jackknife_error(changes)
     half = reaches(errors, n, scale)
     half = np.where(np.isfinite(half) & (half > GRAIN * GRAIN), half, np.nan)
-    spread = (changes**2).mean(axis=0) ** 1.5
-    skewness = np.divide(
-        (changes**3).mean(axis=0), spread, out=np.zeros_like(spread), where=spread > 0
-    )
-    third = np.where(np.abs(skewness) < 1e-6, 1e-6, skewness) / 3
-
-    def transformed(quantile: float) -> _Floats:
-        shifted: _Floats = np.cbrt(1 + 3 * third * (quantile / n**0.5 - third / (2 * n)))
-        found: _Floats = (shifted - 1) * n**0.5 / third
-        return found
-
-    quantile = _student(n)
-    below, above = transformed(quantile), -transformed(-quantile)
-    return np.maximum(half, errors * below), np.maximum(half, errors * above)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        skewness = (changes**3).mean(axis=0) / (changes**2).mean(axis=0) ** 1.5
+    third = np.where(np.abs(skewness) >= 1e-6, skewness, 1e-6) / 3
+    quantiles = _student(n) * np.array([[1.0], [-1.0]])
+    shifted = np.cbrt(1 + 3 * third * (quantiles / n**0.5 - third / (2 * n)))
+    below, above = errors * ((shifted - 1) * n**0.5 / third)
+    return np.maximum(half, below), np.maximum(half, -above)
 
 
 def _student(count: float, level: float = LEVEL) -> float:

@@ -81,16 +81,15 @@ def verdicts(evidence: pl.DataFrame, limits: Thresholds | None = None) -> pl.Dat
     choices += [(IDENTITY, setup) for setup in SETUPS if setup != MAIN]
     frames = []
     for edit, setup in choices:
-        known = measured_models(evidence, edit, *SETUPS[setup])
-        models = [model for model in known if model.recites()]
+        every = measured_models(evidence, edit, *SETUPS[setup])
+        models = [model for model in every if model.recites()]
         for name, claim in CLAIMS.items():
             conditions = list(claim.conditions(models, limits))
             frame = _judged(name, claim, conditions, limits.significance)
-            if setup != MAIN:
-                frame = frame.filter(pl.col("unit").is_null())
             named = frame.with_columns(edit=pl.lit(edit), setup=pl.lit(setup))
             frames.append(named.select(*VERDICTS))
-    return pl.concat(frames)
+    # of the other setups only claims and models are told
+    return pl.concat(frames).filter((pl.col("setup") == MAIN) | pl.col("unit").is_null())
 
 
 def compared(estimate: Estimate, compare: str, threshold: float) -> str:
