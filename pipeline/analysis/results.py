@@ -271,12 +271,15 @@ def _broken(
 def _without_effect(what: str, frame: pl.DataFrame, column: str) -> list[Problem]:
     """A problem if there are interventions under which no row differs from the baseline."""
     keys = [key for key in ("sample_id", "task", "doc_id", "metric") if key in frame.columns]
-    unmodified = pl.col(column).filter(intervention=BASELINE.name).first().over(keys)
-    rows = frame.select("intervention", differs=pl.col(column) != unmodified)
-    edited = rows.filter(pl.col("intervention") != BASELINE.name)
-    changed = edited.group_by("intervention", maintain_order=True).agg(pl.any("differs"))
-    same = changed.filter(~pl.col("differs"))["intervention"]
-    if same.is_empty():
+    baseline = frame.filter(intervention=BASELINE.name).select(*keys, unmodified=column)
+
+    def differs(name: str) -> bool:
+        rows = frame.filter(intervention=name).join(baseline, on=keys)
+        return bool((rows[column] != rows["unmodified"]).any())
+
+    names = frame["intervention"].unique(maintain_order=True)
+    same = [name for name in names if name != BASELINE.name and not differs(name)]
+    if not same:
         return []
     return [
         Problem(
