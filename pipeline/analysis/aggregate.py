@@ -5,6 +5,7 @@ Reads the tables of samples, memorization and benchmarks; writes ``summary.parqu
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,10 @@ from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.statistics import (
     DRAWS,
     LEVEL,
+    Z,
     clustered_means,
     clustered_rates,
     holm,
-    normal,
     paired_differences,
     same,
     scale_of_categories,
@@ -74,16 +75,15 @@ def write_summary(
     old = {path for files in (stale or {}).values() for path in files}
     twins, limits = twins or {}, limits or Thresholds()
 
-    def usable(*paths: Path) -> bool:
+    def usable(*files: str) -> bool:
+        paths = [data / file for file in files]
         return stale is None or all(path not in old and path.exists() for path in paths)
 
     wanted = {
         name: family
         for name, family in models
         if usable(
-            data / "samples" / f"{family}.parquet",
-            data / "checkpoints" / name,
-            data / "memorization" / f"{name}.parquet",
+            f"samples/{family}.parquet", f"checkpoints/{name}", f"memorization/{name}.parquet"
         )
     }
     if not wanted:
@@ -94,13 +94,13 @@ def write_summary(
             "run the memorization stage of a model: dvc repro",
         )
     own = [name for name in wanted if name not in twins.values()]
-    used = [data / "memorization" / f"{name}.parquet" for name in wanted]
-    problems, rows, parts = list[Problem](), list[pl.DataFrame](), list[pl.DataFrame]()
+    used = [f"memorization/{name}.parquet" for name in wanted]
+    problems = list[Problem]()
+    rows, parts = list[pl.DataFrame](), list[pl.DataFrame]()
     for name, family in wanted.items():
-        ends = (".parquet", ".documents.parquet")
-        benchmarks = [data / "benchmarks" / f"{name}{end}" for end in ends]
-        if there := benchmarked and usable(*benchmarks):
-            used.append(benchmarks[0])
+        answered = f"benchmarks/{name}.parquet", f"benchmarks/{name}.documents.parquet"
+        if there := benchmarked and usable(*answered):
+            used.append(answered[0])
         if name not in own:
             continue
         twin = twins[name] if twins.get(name) in wanted else None
@@ -110,13 +110,15 @@ def write_summary(
         except InputError as error:
             problems += error.problems
         if not problems:
-            rows += _of_model(model, seed)
+            rows.append(_of_model(model, seed))
             parts.append(evidence_of(model))
     if problems:
         raise InputError(*problems)
     provenance = {
         "study": study,
-        "versions": _versions([tables.provenance(table).get("versions", {}) for table in used]),
+        "versions": _versions(
+            [tables.provenance(data / file).get("versions", {}) for file in used]
+        ),
         "models": own,
         "level": LEVEL,
         "sign_flips": {"seed": seed, "draws": DRAWS},
@@ -131,12 +133,11 @@ def write_summary(
     return summary
 
 
-def _versions(tables_versions: Sequence[Any]) -> dict[str, str]:
+def _versions(of_tables: Sequence[Any]) -> dict[str, str]:
     """Package -> the version that computed the tables; all versions where they differ."""
-    packages = sorted({package for versions in tables_versions for package in versions})
     return {
-        package: " and ".join(sorted({str(v[package]) for v in tables_versions if package in v}))
-        for package in packages
+        package: " and ".join(sorted({str(each[package]) for each in of_tables if package in each}))
+        for package in sorted(set().union(*of_tables))
     }
 
 
@@ -171,14 +172,13 @@ def aggregate(models: Iterable[ModelTables], seed: int = 0) -> pl.DataFrame:
     Returns:
         A frame of schema `rows.SUMMARY`.
     """
-    return _joined(part for model in models for part in _of_model(model, seed))
+    return _joined(_of_model(model, seed) for model in models)
 
 
-def _of_model(model: ModelTables, seed: int) -> Iterator[pl.DataFrame]:
-    """The estimates of one model, a frame per kind."""
-    for part in (*of_memorization(model, seed), *tokenwise(model), *_benchmarks(model, seed)):
-        if part.height:
-            yield finish(part, model)
+def _of_model(model: ModelTables, seed: int) -> pl.DataFrame:
+    """The estimates of one model."""
+    parts = of_memorization(model, seed), tokenwise(model), _benchmarks(model, seed)
+    return finish(chain(*parts), model)
 
 
 def _joined(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
@@ -202,10 +202,10 @@ def _benchmarks(model: ModelTables, seed: int) -> Iterator[pl.DataFrame]:
     """The rows of one model's benchmarks table, and the baseline's accuracy by category."""
     if model.benchmarks is None:
         return
-    order = pl.col("intervention").cast(pl.Enum(model.names))
+    order, baseline = pl.col("intervention").cast(pl.Enum(model.names)), model.baseline
     ordered = model.benchmarks.sort("task", "metric", order)
     for (task, metric), rows in ordered.group_by("task", "metric", maintain_order=True):
-        yield _benchmark(model, rows, by_document(model, task, metric), seed)
+        yield _benchmark(rows, by_document(model, task, metric), baseline, seed)
     of_category = model.documents.filter(intervention=BASELINE.name, metric="acc")
     of_category = of_category.drop_nulls("category").sort("task", "category")
     for (task, category), of in of_category.group_by("task", "category", maintain_order=True):
@@ -219,27 +219,20 @@ def _benchmarks(model: ModelTables, seed: int) -> Iterator[pl.DataFrame]:
 
 
 def _benchmark(
-    model: ModelTables, frame: pl.DataFrame, found: Documents | None, seed: int
+    frame: pl.DataFrame, found: Documents | None, baseline: int, seed: int
 ) -> pl.DataFrame:
     """One metric of one task, V interventions in order, with its intervals and differences."""
-    low, high = normal(*(frame[name].cast(pl.Float64).to_numpy() for name in ("value", "stderr")))
-    differences = None
-    if found is not None and (link := found.link) is not None:
-        values, weights, groups, _ = found
-        rate = link is same and bool(np.isin(values, (0.0, 1.0)).all())
-        differences = paired_differences(
-            values,
-            values[:, [model.names.index(BASELINE.name)]],
-            groups,
-            seed,
-            weights=weights,
-            link=link,
-            scale=scale_of_categories(groups) if rate else 0.0,
-        )
-        if rate:
-            own = clustered_rates(values.astype(bool), groups)
-        else:
-            own = clustered_means(values, groups, weights, link)
-        low, high = own.low, own.high
-    ends = {"low": pl.Series(low), "high": pl.Series(high)}
+    if found is None or (link := found.link) is None:
+        half = Z * pl.col("stderr")
+        return frame.with_columns(low=pl.col("value") - half, high=pl.col("value") + half)
+    values, weights, groups, _ = found
+    scale = 0.0
+    if link is same and np.isin(values, (0.0, 1.0)).all():
+        own, scale = clustered_rates(values.astype(bool), groups), scale_of_categories(groups)
+    else:
+        own = clustered_means(values, groups, weights, link)
+    differences = paired_differences(
+        values, values[:, [baseline]], groups, seed, weights=weights, link=link, scale=scale
+    )
+    ends = {"low": pl.Series(own.low), "high": pl.Series(own.high)}
     return frame.with_columns(**ends, **difference_columns(differences))

@@ -11,7 +11,7 @@ Source: sections 4.2 and A.3 of arXiv 2501.05078.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,27 +40,28 @@ class Condition:
     """A number of one model, or of several, and the threshold with which it is compared.
 
     Args:
-        model: the case: a model, a recipe or a family.
-        unit: what is judged within it, such as ``block 7``; all conditions of a unit must hold.
-        condition: the compared quantity; report/claims.yaml names it for readers.
         sums: model and terms, added over the models.
+        unit: what is judged within the case, such as ``block 7``; all conditions of a unit must
+            hold.
+        condition: the compared quantity; report/claims.yaml names it for readers.
         compare: how; `threshold`: with what.
         part: tells apart conditions of one quantity, such as by a task's name; None: it has none.
         offset: added to the sum.
         related: whether the terms are of the same samples, see `estimates.combined`.
         lacks: what the study lacks, without which the condition is undecided; None: nothing.
+        family: the case, if it is a family; None: it is the model.
     """
 
-    model: str
+    sums: Mapping[Measured, Terms]
     unit: str
     condition: str
-    sums: Sequence[tuple[Measured, Terms]]
     compare: Compare
     threshold: float
     part: str | None = None
     offset: float = 0.0
     related: bool = False
     lacks: str | None = None
+    family: str | None = None
 
 
 Conditions = Iterator[Condition]
@@ -81,51 +82,37 @@ class Claim:
     models: Rule = "every"
 
 
-def _condition(
-    model: Measured, unit: str, name: str, terms: Terms, compare: Compare, threshold: float,
-    part: str | None = None, offset: float = 0.0, *, related: bool = False,
-) -> Conditions:  # fmt: skip
-    """The condition, if every seed of the model has what it compares."""
-    if model.has(terms):
-        sums = [(model, terms)]
-        yield Condition(
-            model.name, unit, name, sums, compare, threshold, part, offset, related=related
-        )
-
-
-def _reduced(model: Measured, unit: str, over: str, share: float) -> Conditions:
+def _reduced(model: Measured, unit: str, over: str, share: float) -> Condition:
     """Exact match loses at least a share of its baseline."""
-    lost = scaled(-1, model.memory(over))
-    yield from _condition(model, unit, "exact_match_lost", lost, "at_least", share, offset=1)
+    sums = {model: scaled(-1, model.memory(over))}
+    return Condition(sums, unit, "exact_match_lost", "at_least", share, offset=1)
 
 
 def _cheap_perplexity(model: Measured, unit: str, over: str, share: float) -> Conditions:
     """Word perplexity grows by at most a share of the baseline."""
+    limit = math.log1p(share)
     for task in model.perplexities:
-        terms = [(1.0, Row(task, views.WORD_PERPLEXITY, "log_ratio", over))]
-        limit = math.log1p(share)
-        yield from _condition(model, unit, "perplexity_growth", terms, "at_most", limit, task)
+        sums = {model: [(1.0, Row(task, views.WORD_PERPLEXITY, "log_ratio", over))]}
+        yield Condition(sums, unit, "perplexity_growth", "at_most", limit, task)
 
 
 def _late_block(model: Measured, limits: Thresholds) -> Conditions:
+    least = -limits.little_cost
     for unit, over in model.late.items() if model.metrics else ():
-        yield from _reduced(model, unit, over, limits.reduced)
+        yield _reduced(model, unit, over, limits.reduced)
         for task in model.metrics:
-            yield from _condition(
-                model, unit, "lead_change", model.ability(task, over), "at_least",
-                -limits.little_cost, task, offset=-1,
-            )  # fmt: skip
+            sums = {model: model.ability(task, over)}
+            yield Condition(sums, unit, "lead_change", "at_least", least, task, offset=-1)
         yield from _cheap_perplexity(model, unit, over, limits.little_cost)
 
 
 def _early_block(model: Measured, limits: Thresholds) -> Conditions:
     alone = next(iter(model.metrics)) if len(model.metrics) == 1 else None
+    most = -limits.collapsed
     for unit, over in model.early.items() if model.metrics else ():
-        yield from _reduced(model, unit, over, limits.collapsed)
-        yield from _condition(
-            model, unit, "mean_lead_change", model.abilities(over), "at_most",
-            -limits.collapsed, alone, offset=-1,
-        )  # fmt: skip
+        yield _reduced(model, unit, over, limits.collapsed)
+        sums = {model: model.abilities(over)}
+        yield Condition(sums, unit, "mean_lead_change", "at_most", most, alone, offset=-1)
 
 
 def _perplexity(model: Measured, limits: Thresholds) -> Conditions:
@@ -136,8 +123,8 @@ def _perplexity(model: Measured, limits: Thresholds) -> Conditions:
 def _gains(model: Measured, limits: Thresholds) -> Conditions:
     for block, over in model.blocks.items():
         for task in model.metrics:
-            terms, unit = model.ability(task, over, "difference"), f"block {block}, {task}"
-            yield from _condition(model, unit, "score_change", terms, "above", 0.0, task)
+            sums = {model: model.ability(task, over, "difference")}
+            yield Condition(sums, f"block {block}, {task}", "score_change", "above", 0.0, task)
 
 
 LEAST_SIZES = LEAST_SEEDS = 3
@@ -167,18 +154,18 @@ def _larger_models(models: Sequence[Measured], limits: Thresholds) -> Conditions
         ]
         # they see the same samples, so their errors may be correlated in any way
         yield Condition(
-            family,
+            {
+                model: scaled(factor, kept[model.name])
+                for factor, model in zip(slope.tolist(), members, strict=True)
+            },
             "trend",
             "kept_by_size",
-            [
-                (model, scaled(factor, kept[model.name]))
-                for factor, model in zip(slope.tolist(), members, strict=True)
-            ],
             "at_least",
             span * limits.resists,
             f"{len(members)} models",
             related=True,
             lacks=", and ".join(filter(None, lacks)) or None,
+            family=family,
         )
 
 
@@ -193,20 +180,15 @@ def _reasoning(model: Measured, limits: Thresholds) -> Conditions:
         for ability in ("reasoning", "language")
     )
     if reasoning and language:
-        terms = [
-            *model.abilities("all", reasoning),
-            *scaled(-1, model.abilities("all", language)),
-        ]
-        yield from _condition(
-            model, "average", "language_minus_reasoning", terms, "at_least", limits.resists
-        )
+        less, least = scaled(-1, model.abilities("all", language)), limits.resists
+        sums = {model: [*model.abilities("all", reasoning), *less]}
+        yield Condition(sums, "average", "language_minus_reasoning", "at_least", least)
 
 
 def _quarters(model: Measured, limits: Thresholds) -> Conditions:
     for over in model.quartiles:
-        yield from _condition(
-            model, over, "exact_match_kept", model.memory(over), "at_most", limits.near_zero
-        )
+        sums = {model: model.memory(over)}
+        yield Condition(sums, over, "exact_match_kept", "at_most", limits.near_zero)
 
 
 def _last_quarter(model: Measured, limits: Thresholds) -> Conditions:
@@ -214,7 +196,7 @@ def _last_quarter(model: Measured, limits: Thresholds) -> Conditions:
     contrasts = {other: model.abilities(f"{last} minus {other}") for other in others}
     if len(contrasts) == 3 and all(model.has(terms) for terms in contrasts.values()):
         for other, terms in contrasts.items():
-            yield from _condition(model, other, "last_minus_other", terms, "above", 0.0)
+            yield Condition({model: terms}, other, "last_minus_other", "above", 0.0)
 
 
 OF_FIRST = "_of_first"
@@ -225,14 +207,9 @@ def _of_gap(
     model: Measured, unit: str, name: str, over: str, compare: Compare, threshold: float
 ) -> Conditions:
     """Memory loss minus ability loss, by the first token and by the whole suffix, if by both."""
-    both = [
-        condition
-        for end, k in ((OF_FIRST, 1), ("", None))
-        for condition in _condition(
-            model, unit, f"{name}{end}", model.gap(over, k=k), compare, threshold
-        )
-    ]
-    yield from both if len(both) == 2 else ()
+    both = {f"{name}{OF_FIRST}": model.gap(over, k=1), name: model.gap(over)}
+    for condition, terms in both.items() if all(map(model.has, both.values())) else ():
+        yield Condition({model: terms}, unit, condition, compare, threshold)
 
 
 def _gap(model: Measured, limits: Thresholds) -> Conditions:
@@ -250,20 +227,20 @@ def _length(model: Measured, limits: Thresholds) -> Conditions:
     for unit, over in model.late.items():
         exact, tokens = model.memory(over), model.memory(over, metric=TOKENS)
         if model.has(tokens):
-            yield from _reduced(model, unit, over, limits.reduced)
+            yield _reduced(model, unit, over, limits.reduced)
             # the share of the loss of exact match, minus the loss of tokens
-            terms = [*scaled(-limits.by_length, exact), *tokens]
-            yield from _condition(
-                model, unit, "loss_beyond_tokens", terms, "at_least", 0.0,
-                offset=limits.by_length - 1, related=True,
-            )  # fmt: skip
+            share = limits.by_length
+            sums = {model: [*scaled(-share, exact), *tokens]}
+            yield Condition(
+                sums, unit, "loss_beyond_tokens", "at_least", 0.0, offset=share - 1, related=True
+            )
 
 
 def _harm_follows(model: Measured, limits: Thresholds) -> Conditions:
     if model.has(model.memory(MOVED_AT_EQUAL)):
         for end, over in (("", MOVED), ("_at_equal", MOVED_AT_EQUAL)):
-            lost = scaled(-1, model.memory(over))
-            yield from _condition(model, "blocks", f"loss_by_displacement{end}", lost, "above", 0.0)
+            sums = {model: scaled(-1, model.memory(over))}
+            yield Condition(sums, "blocks", f"loss_by_displacement{end}", "above", 0.0)
 
 
 def _at_equal_displacement(model: Measured, limits: Thresholds) -> Conditions:
@@ -273,8 +250,13 @@ def _at_equal_displacement(model: Measured, limits: Thresholds) -> Conditions:
 def _each(
     of_model: Callable[[Measured, Thresholds], Conditions],
 ) -> Callable[[Sequence[Measured], Thresholds], Conditions]:
-    """The conditions of all models, from those of one."""
-    return lambda models, limits: (each for model in models for each in of_model(model, limits))
+    """The conditions of all models, from those of one whose numbers every seed of it has."""
+    return lambda models, limits: (
+        condition
+        for model in models
+        for condition in of_model(model, limits)
+        if all(each.has(terms) for each, terms in condition.sums.items())
+    )
 
 
 CLAIMS = {

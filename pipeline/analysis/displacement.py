@@ -11,14 +11,14 @@ Shapes: V interventions, N samples.
 Source: arXiv 2406.15786 for the second.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from pipeline.analysis import views
 from pipeline.analysis.measured import Grid, ModelTables
+from pipeline.analysis.rows import Measure, rows_of
 from pipeline.analysis.statistics import clustered_means
 from pipeline.analysis.survival import Tokens, survival
 from pipeline.interventions.interventions import BASELINE
@@ -27,8 +27,6 @@ DISPLACEMENT = "displacement"
 DISPLACEMENT_FIRST = "displacement_first"
 ATTENTION_CHANGE = "attention_change"
 SURVIVAL, SURVIVAL_GAP, SURVIVAL_MATCHED = "survival", "survival_gap", "survival_matched"
-
-_Floats = NDArray[np.float64]
 
 
 def estimates(model: ModelTables) -> Iterator[pl.DataFrame]:
@@ -45,23 +43,21 @@ def estimates(model: ModelTables) -> Iterator[pl.DataFrame]:
         Frames of intervention, task, split, metric, value, low, high, n.
     """
     moved = model.displacement.filter(pl.col("block").is_not_null())
-    for metric, column in ((DISPLACEMENT, "others"), (DISPLACEMENT_FIRST, "first")):
-        yield from _means(model, moved, metric, column)
     single = model.interventions.filter(views.ONE_BLOCK).select(
         "intervention", block=pl.col("blocks").list.first()
     )
     changes = model.attention_change.join(single, on="block", maintain_order="left_right")
-    yield from _means(model, changes, ATTENTION_CHANGE, "others")
+    for metric, rows, column in (
+        (DISPLACEMENT, moved, "others"),
+        (DISPLACEMENT_FIRST, moved, "first"),
+        (ATTENTION_CHANGE, changes, "others"),
+    ):
+        for [split], of_split in rows.group_by("split", maintain_order=True):
+            if grid := grid_of(model, of_split, column):
+                values = grid.values(column).astype(np.float64)
+                measure = Measure(metric, values, grid.groups, labels={"split": split})
+                yield rows_of(grid.names, measure, clustered_means(values, grid.groups))
     yield from _survivals(model)
-
-
-def _means(
-    model: ModelTables, rows: pl.DataFrame, metric: str, column: str
-) -> Iterator[pl.DataFrame]:
-    for split, of_split in rows.group_by("split", maintain_order=True):
-        if grid := grid_of(model, of_split, column):
-            means = clustered_means(grid.values(column).astype(np.float64), grid.groups)
-            yield _frame(grid.names, str(split[0]), metric, len(grid.groups), vars(means))
 
 
 def grid_of(model: ModelTables, rows: pl.DataFrame, column: str) -> Grid | None:
@@ -74,22 +70,22 @@ def grid_of(model: ModelTables, rows: pl.DataFrame, column: str) -> Grid | None:
 
 
 def _survivals(model: ModelTables) -> Iterator[pl.DataFrame]:
-    names = model.names
-    parts = {split: _greedy(model, split) for split in ("memorized", "control")}
-    compared = survival(parts["memorized"], parts["control"])
+    tokens = {split: _greedy(model, split) for split in ("memorized", "control")}
+    compared = survival(*tokens.values())
     if compared is None:
         return
-    n, control = (len(np.unique(each.groups)) for each in parts.values())
+    n = {split: len(np.unique(each.groups)) for split, each in tokens.items()}
+    matched = {"intervention": [BASELINE.name], "value": compared.matched}
     edited = pl.col("intervention") != BASELINE.name  # which keeps all of its own tokens
-    for split, metric, count, made in (
-        ("memorized", SURVIVAL, n, compared.memorized),
-        ("control", SURVIVAL, control, compared.control),
-        ("memorized", SURVIVAL_GAP, n, compared.gap),
+    for split, metric, made in (
+        ("memorized", SURVIVAL, vars(compared.memorized)),
+        ("control", SURVIVAL, vars(compared.control)),
+        ("memorized", SURVIVAL_GAP, vars(compared.gap)),
+        ("memorized", SURVIVAL_MATCHED, {**matched, "low": None, "high": None}),
     ):
-        frame = _frame(names, split, metric, count, vars(made))
+        told = {"task": views.MEMORIZATION, "split": split, "metric": metric, "n": n[split]}
+        frame = pl.DataFrame({"intervention": model.names, **told, **made})
         yield frame.with_columns(pl.when(edited).then(pl.col("low", "high")))
-    matched = {"value": compared.matched}
-    yield _frame([BASELINE.name], "memorized", SURVIVAL_MATCHED, n, matched)
 
 
 def _greedy(model: ModelTables, split: str) -> Tokens:
@@ -106,10 +102,3 @@ def _greedy(model: ModelTables, split: str) -> Tokens:
         baseline["suffix_group"].to_numpy()[right],
         stays[:, right].T,
     )
-
-
-def _frame(
-    names: list[str], split: str, metric: str, n: int, made: Mapping[str, object]
-) -> pl.DataFrame:
-    same = {"task": views.MEMORIZATION, "split": split, "metric": metric, "n": n}
-    return pl.DataFrame({"intervention": names, **same, "low": None, "high": None, **made})

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import polars as pl
 
 from pipeline.analysis import views
-from pipeline.analysis.evidence import AT_K, interval
+from pipeline.analysis.evidence import AT_K, NUMBERS, interval
 from pipeline.analysis.statistics import pooled, reach
 from pipeline.analysis.views import block_range
 from pipeline.interventions.interventions import IDENTITY
@@ -75,27 +75,26 @@ class Measured:
 
     Args:
         rows: of the evidence, of one recipe.
+        edit: the rows of this edit are taken.
         metric: ``acc`` or ``acc_norm``; benchmarks without it use ``acc``.
         late, early: the ranges of blocks that count as such, see `views.block_range`.
-        edit: the rows of this edit are taken.
     """
 
     def __init__(
         self,
         rows: pl.DataFrame,
+        edit: str = IDENTITY,
         metric: str = "acc",
         late: str = "late",
         early: str = "early",
-        edit: str = IDENTITY,
     ) -> None:
         rows = rows.filter(edit=edit)
         self.name: str = rows["recipe"][0]
         self.family: str = rows["family"][0]
         self.parameters: int | None = rows["parameters"][0]
         self.seeds = rows["model"].unique(maintain_order=True).to_list()
-        key = ("model", "task", "metric", "quantity", "over", "k")
-        numbers = ("value", "stderr", "n_effective", "scale", "least", "most")
-        self._rows = {row[:6]: row[6:] for row in rows.select(*key, *numbers).iter_rows()}
+        key = ("model", *Row._fields)
+        self._rows = {row[:6]: row[6:] for row in rows.select(*key, *NUMBERS).iter_rows()}
         blocks = rows.filter(kind="block").select("block", "over").unique().sort("block")
         self.blocks = dict(blocks.filter(pl.col("block") > 0).iter_rows())
         self.late, self.early = (
@@ -109,11 +108,11 @@ class Measured:
     def _above_chance(self, rows: pl.DataFrame, metric: str) -> Mapping[str, str]:
         """Task -> metric of the benchmarks in which every seed is above chance."""
         kept = rows.filter(quantity="kept").filter(pl.col("task") != views.MEMORIZATION)
-        chosen = {
-            task: metric if metric in metrics else "acc"
+        return {
+            task: name
             for task, metrics in kept.group_by("task").agg("metric").sort("task").iter_rows()
+            if self._of_every_seed(task, name := metric if metric in metrics else "acc")
         }
-        return {task: name for task, name in chosen.items() if self._of_every_seed(task, name)}
 
     def recites(self) -> bool:
         """Whether there is exact match to lose, in every seed."""
@@ -125,8 +124,8 @@ class Measured:
 
     def has(self, terms: Terms) -> bool:
         """Whether every seed has each row; False without terms."""
-        rows = [(seed, *row) for seed in self.seeds for _, row in terms]
-        return bool(rows) and all(row in self._rows for row in rows)
+        rows = ((seed, *row) for seed in self.seeds for _, row in terms)
+        return bool(terms) and all(row in self._rows for row in rows)
 
     def estimate(
         self, terms: Terms, level: float, offset: float = 0.0, *, related: bool = False
@@ -137,17 +136,12 @@ class Measured:
         conditions; three seeds could then decide nothing. So the stated error rate is about samples
         and documents; other seeds can only make a verdict undecided more often.
         """
-        seeds = [
-            combined(
-                [(f, self._row(seed, row, level)) for f, row in terms], offset, related=related
-            )
-            for seed in self.seeds
-        ]
+        seeds, unknown = [], (math.nan, None, 0.0, 0.0, None, None)
+        for seed in self.seeds:
+            rows = [(factor, self._rows.get((seed, *row), unknown)) for factor, row in terms]
+            parts = [(factor, Estimate(row[0], *interval(row, level))) for factor, row in rows]
+            seeds.append(combined(parts, offset, related=related))
         return Estimate(*pooled(*zip(*seeds, strict=True)))
-
-    def _row(self, seed: str, row: Row, level: float) -> Estimate:
-        numbers = self._rows.get((seed, *row), (math.nan, None, 0.0, 0.0, None, None))
-        return Estimate(numbers[0], *interval(numbers, level))
 
     def memory(self, over: str, metric: str = "exact_match", k: int | None = None) -> Terms:
         """The share kept of exact match, or of another metric of memorized samples.
@@ -174,42 +168,33 @@ class Measured:
             return []
         return [*self.abilities(over), *scaled(-1, self.memory(over, metric, k))]
 
-    def needed(self, term: tuple[float, Row], level: float, offset: float, compare: str,
-               threshold: float) -> int | None:  # fmt: skip
+    def needed(
+        self, term: tuple[float, Row], level: float, offset: float, compare: str, threshold: float
+    ) -> int | None:
         """The number of independent samples without which no outcome could support a condition.
 
-        Args:
-            term: factor and row, compared with the threshold.
-            level: of the interval.
-            offset: added to the term.
-            compare: ``at_least``, ``at_most`` or ``above``.
-            threshold: with which the estimate is compared.
+        The arguments are as of a `claims.Condition`, with the level of its interval.
 
         Returns:
             The least number at which the best outcome possible would be supported; None: the
             samples are enough, or no number would be.
         """
         factor, row = term
-        _, _, n, scale, least, most = self._rows[self.seeds[0], *row]
-        ends = [factor * end + offset for end in (least, most) if end is not None]
-        if len(ends) < 2:
+        _, _, n, scale, *limits = self._rows[self.seeds[0], *row]
+        if None in limits:
             return None
+        ends = [factor * end + offset for end in limits]
         room = threshold - min(ends) if compare == "at_most" else max(ends) - threshold
-        if room <= 0 or reach(0.0, n, abs(factor) * scale, level) <= room:
-            return None
-        found: int = math.ceil(n)
-        while reach(0.0, found, abs(factor) * scale, level) > room:
-            found += 1
-        return found
+        found = n
+        while 0 < room < reach(0.0, found, abs(factor) * scale, level):
+            found = math.floor(found) + 1
+        return None if found == n else found
 
 
-def measured_models(
-    evidence: pl.DataFrame,
-    metric: str = "acc",
-    late: str = "late",
-    early: str = "early",
-    edit: str = IDENTITY,
-) -> list[Measured]:
-    """The models of the evidence in its order, the seeds of a recipe as one; see `Measured`."""
+def measured_models(evidence: pl.DataFrame, edit: str = IDENTITY, *choices: str) -> list[Measured]:
+    """The models of the evidence in its order, the seeds of a recipe as one.
+
+    `choices` are the metric of the benchmarks, and the late and the early blocks, of `Measured`.
+    """
     parts = evidence.filter(edit=edit).group_by("recipe", maintain_order=True)
-    return [Measured(rows, metric, late, early, edit) for _, rows in parts]
+    return [Measured(rows, edit, *choices) for _, rows in parts]

@@ -22,8 +22,7 @@ all there are, so the error is that of the samples.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import polars as pl
@@ -44,7 +43,7 @@ from pipeline.analysis.statistics import (
     reach,
     scale_of_categories,
 )
-from pipeline.interventions.interventions import BASELINE, EACH, QUARTILE, RANDOM
+from pipeline.interventions.interventions import EACH, QUARTILE, RANDOM
 from pipeline.workflow import tables
 from pipeline.workflow.tables import Schema, float64, string, uint16, uint32, uint64
 
@@ -85,7 +84,8 @@ DEPTH, DEPTH_AT_EQUAL = "depth", "depth at equal displacement"
 MOVED, MOVED_AT_EQUAL = "displacement", "displacement at equal depth"
 """Slopes over the blocks in the order of the model, or of how far the edit moves the stream."""
 
-_KEY = ("column", "intervention", "blocks")
+NUMBERS = ("value", "stderr", "n_effective", "scale", "least", "most")
+"""The columns from which `interval` follows."""
 
 _Floats = NDArray[np.float64]
 
@@ -109,15 +109,7 @@ def gathered(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
 
 
 def interval(row: tuple[float, ...], level: float) -> tuple[float, float]:
-    """The interval of a row; unbounded without a standard error.
-
-    Args:
-        row: value, stderr, n_effective, scale, least, most of a row of the evidence.
-        level: of the interval, such as 0.95.
-
-    Returns:
-        Its ends, between least and most.
-    """
+    """The ends of the interval of a row, of its `NUMBERS`; unbounded without a standard error."""
     value, stderr, n, scale, least, most = row
     half_width = reach(math.nan if stderr is None else stderr, n, scale, level)
     low = value - half_width if least is None else max(value - half_width, least)
@@ -125,21 +117,27 @@ def interval(row: tuple[float, ...], level: float) -> tuple[float, float]:
     return min(low, value), max(high, value)  # rounding may pass a limit
 
 
-@dataclass(frozen=True)
-class _Over:
-    """A linear combination of interventions.
+class _Sets:
+    """What the evidence of a model is over: C linear combinations of its V interventions.
 
-    Args:
-        edit, kind, over, block, blocks: as in `EVIDENCE`.
-        weights: (V,) of the interventions.
+    Attributes:
+        rows: edit, kind, over, block, blocks of each, as in `EVIDENCE`.
+        weights: (V, C) of the interventions.
+        baseline: the column of the unmodified model, of V.
     """
 
-    edit: str
-    kind: str
-    over: str
-    weights: _Floats
-    block: int | None = None
-    blocks: int | None = None
+    def __init__(self, model: ModelTables) -> None:
+        found = list(_sets(model))
+        columns = dict.fromkeys(("edit", "kind", "over"), pl.String)
+        named = pl.DataFrame([names for names, _ in found], columns, orient="row")
+        sizes = model.interventions.select(
+            over="intervention",
+            block=pl.when(group=EACH).then(pl.col("blocks").list.first()),
+            blocks=pl.col("blocks").list.len(),
+        )
+        self.rows = named.join(sizes, on="over", how="left", maintain_order="left")
+        self.weights = np.array([weights for _, weights in found]).T.copy()
+        self.baseline = model.baseline
 
 
 def evidence_of(model: ModelTables) -> pl.DataFrame:
@@ -148,63 +146,53 @@ def evidence_of(model: ModelTables) -> pl.DataFrame:
     Returns:
         A frame of schema `EVIDENCE`; `recipe` is the model's key, or its name.
     """
-    overs, baseline = list(_overs(model)), model.names.index(BASELINE.name)
-    parts = [tables.empty(EVIDENCE)]
-    if overs:
+    sets, parts = _Sets(model), [tables.empty(EVIDENCE)]
+    if sets.rows.height:
         for measure in (*_memory(model), *_abilities(model)):
-            parts += _quantities(measure, overs, baseline)
-        parts += [*_log_ratios(model, overs, baseline), *_displacements(model, overs)]
-    constants = {
-        "model": model.name,
-        "recipe": model.recipe or model.name,
-        "family": model.family,
-        "parameters": model.parameters,
-        "n_blocks": model.n_blocks,
-    }
-    told = {name: pl.lit(value) for name, value in constants.items()}
-    rows = pl.concat(tables.cast(part.with_columns(**told), EVIDENCE) for part in parts)
+            parts += _quantities(measure, sets)
+        parts += [*_log_ratios(model, sets), *_displacements(model, sets)]
+    rows = pl.concat(tables.cast(part.with_columns(**model.constants), EVIDENCE) for part in parts)
     known = rows.filter(pl.col("value").is_finite())
     return known.with_columns(pl.col("stderr").fill_nan(None))
 
 
-def _overs(model: ModelTables) -> Iterator[_Over]:
-    """Of each edit the sets of interventions, as far as the model's table has them."""
-    rows = model.interventions.with_row_index("column")
-    unit = np.eye(rows.height)
+def _sets(model: ModelTables) -> Iterator[tuple[tuple[object, str, str], _Floats]]:
+    """Of each edit the sets of interventions, as far as the model's table has them.
+
+    Yields:
+        edit, kind and over, and the weights (V,) of the interventions.
+    """
+    unit = dict(zip(model.names, np.eye(len(model.names)), strict=True))
     moved = model.displacement.filter(split="memorized").group_by("intervention")
     moved_by = dict(moved.agg(pl.mean("others")).drop_nulls().iter_rows())
+    rows = model.interventions.with_columns(first=pl.col("blocks").list.first())
     for [edit], of_edit in rows.drop_nulls("edit").group_by("edit", maintain_order=True):
-        edit = str(edit)
-        single: dict[int, tuple[str, _Floats]] = {}
-        for column, name, [block] in of_edit.filter(group=EACH).select(_KEY).iter_rows():
-            single.setdefault(block, (name, unit[column]))
-        for block, (name, weights) in single.items():
-            yield _Over(edit, "block", name, weights, block, 1)
+        alone = of_edit.filter(group=EACH).unique("first", keep="first", maintain_order=True)
+        single = dict(alone.select("first", "intervention").iter_rows())
+        for name in single.values():
+            yield (edit, "block", name), unit[name]
         mean: dict[str, _Floats] = {}
         for name in ("all", "middle", LATE):
             blocks = views.block_range(model.n_blocks, name)
-            if blocks and all(block in single for block in blocks):
-                mean[name] = np.mean([single[block][1] for block in blocks], axis=0)
-                yield _Over(edit, "range", name, mean[name])
+            if blocks and set(blocks) <= set(single):
+                mean[name] = np.mean([unit[single[block]] for block in blocks], axis=0)
+                yield (edit, "range", name), mean[name]
         if {"middle", LATE} <= set(mean):
-            yield _Over(edit, "contrast", CONTRAST, mean[LATE] - mean["middle"])
-        later = {block: single[block] for block in sorted(single) if block > 0}
-        displacements = [moved_by.get(name, math.nan) for name, _ in later.values()]
-        for name, slope in _slopes(np.array(displacements)):
-            of_blocks = np.stack([weights for _, weights in later.values()], axis=1)
-            yield _Over(edit, "slope", name, of_blocks @ slope)
-        quarters = of_edit.filter(group=QUARTILE).sort(pl.col("blocks").list.first())
-        named = list(quarters.select(_KEY).iter_rows())
-        for column, name, blocks in named:
-            yield _Over(edit, "quartile", name, unit[column], blocks=len(blocks))
-        if len(named) == 4:
-            columns = [column for column, _, _ in named]
-            yield _Over(edit, "range", QUARTERS, unit[columns].mean(axis=0))
-            for column, name, _ in named[:-1]:
-                over = f"{named[-1][1]} minus {name}"
-                yield _Over(edit, "contrast", over, unit[columns[-1]] - unit[column])
-        for column, name, blocks in of_edit.filter(group=RANDOM).select(_KEY).iter_rows():
-            yield _Over(edit, "random", name, unit[column], blocks=len(blocks))
+            yield (edit, "contrast", CONTRAST), mean[LATE] - mean["middle"]
+        later = [single[block] for block in sorted(single) if block > 0]
+        for name, slope in _slopes(np.array([moved_by.get(each, math.nan) for each in later])):
+            of_blocks = np.stack([unit[each] for each in later], axis=1)
+            yield (edit, "slope", name), of_blocks @ slope
+        quarters = of_edit.filter(group=QUARTILE).sort("first")["intervention"].to_list()
+        for name in quarters:
+            yield (edit, "quartile", name), unit[name]
+        if len(quarters) == 4:
+            yield (edit, "range", QUARTERS), np.mean([unit[name] for name in quarters], axis=0)
+            *others, last = quarters
+            for name in others:
+                yield (edit, "contrast", f"{last} minus {name}"), unit[last] - unit[name]
+        for name in of_edit.filter(group=RANDOM)["intervention"]:
+            yield (edit, "random", name), unit[name]
 
 
 def _slopes(displacements: _Floats) -> Iterator[tuple[str, _Floats]]:
@@ -234,27 +222,30 @@ def _memory(model: ModelTables) -> Iterator[Measure]:
     if "memorized" not in splits:
         return
     memorized, control = splits["memorized"], splits.get("control")
-    measured: list[tuple[str, str, int | None]] = [("exact_match", "exact_match", None)]
+    measured: list[tuple[str, int | None]] = [("exact_match", None)]
     if control is not None:  # without the floor, part of these losses would not be memory
-        measured += [(metric, metric, None) for metric in (TOKENS, LOG_PROB)]
         *lengths, _ = k_values(memorized.first["suffix_length"][0])
-        measured += [(AT_K, "correct_length", k) for k in lengths]
-    for metric, column, k in measured:
+        measured += [(TOKENS, None), (LOG_PROB, None), *((AT_K, k) for k in lengths)]
+    for metric, k in measured:
         floor = error = 0.0
         if control is not None and len(control.groups) > 1:
-            unmodified = _values(control, column, k)[:, [control.baseline]]
+            unmodified = _values(control, metric, k)[:, [control.baseline]]
             [floor], [error] = clustered_errors(unmodified, control.groups)
         yield Measure(
-            metric, _values(memorized, column, k), memorized.groups,
-            labels={} if k is None else {"k": k}, floor=float(floor),
-            floor_error=float(np.nan_to_num(error)), bounded=metric != LOG_PROB,
-        )  # fmt: skip
+            metric,
+            _values(memorized, metric, k),
+            memorized.groups,
+            labels={"k": k},
+            floor=float(floor),
+            floor_error=float(np.nan_to_num(error)),
+            bounded=metric != LOG_PROB,
+        )
 
 
-def _values(grid: Grid, column: str, k: int | None) -> _Floats:
-    """(N, V) a column, or whether it is at least k."""
-    found = grid.values(column)
-    return (found if k is None else found >= k).astype(np.float64)
+def _values(grid: Grid, column: str, k: int | None = None) -> _Floats:
+    """(N, V) a column, or whether the first k tokens are right."""
+    found = grid.values(column) if k is None else grid.values("correct_length") >= k
+    return found.astype(np.float64)
 
 
 def _abilities(model: ModelTables) -> Iterator[Measure]:
@@ -269,65 +260,57 @@ def _abilities(model: ModelTables) -> Iterator[Measure]:
             yield Measure(metric, answers.values, answers.groups, task, floor=chance or 0.0)
 
 
-def _quantities(
-    measure: Measure, overs: Sequence[_Over], baseline_index: int
-) -> Iterator[pl.DataFrame]:
-    """The quantities of one measure over each combination of interventions."""
+def _quantities(measure: Measure, sets: _Sets) -> Iterator[pl.DataFrame]:
+    """The quantities of one measure over each set of interventions."""
     values, groups, scale = measure.values, measure.groups, float(measure.bounded)
     if measure.task != views.MEMORIZATION:
         scale *= scale_of_categories(groups)
     if len(np.unique(groups)) < 2:
         return
-    unmodified = values[:, [baseline_index]]
+    unmodified = values[:, [sets.baseline]]
     [baseline], [error] = clustered_errors(unmodified, groups)
     lead = baseline - measure.floor
     n = effective_number(groups)
     if lead <= reach(float(np.hypot(error, measure.floor_error)), n, scale, LEVEL):
         return  # nothing to lose
-    weights = _weights(overs)
-    mixed, total = values @ weights, weights.sum(axis=0)
-    span = weights.clip(0).sum(axis=0)  # 1, but for a slope
+    mixed, total = values @ sets.weights, sets.weights.sum(axis=0)
+    span = sets.weights.clip(0).sum(axis=0)  # 1, but for a slope
     above = mixed - measure.floor * total
     kept = above.mean(axis=0) / lead
     _, errors = clustered_errors((above - kept * (unmodified - measure.floor)) / lead, groups)
     errors = np.hypot(errors, (kept - total) / lead * measure.floor_error)
     least, most = np.where(total > 0.5, [[-measure.floor], [1 - measure.floor]], [-span, span])
-    limits = (least / lead, most / lead) if measure.bounded else (None, None)
-    yield _frame(measure, "kept", overs, kept, errors, scale * span / lead, limits)
+    limits = {"least": least / lead, "most": most / lead} if measure.bounded else {}
+    yield _frame(measure, "kept", sets.rows, kept, errors, scale=scale * span / lead, **limits)
     if measure.task != views.MEMORIZATION:
         difference, errors = clustered_errors(mixed - unmodified * total, groups)
-        limits = -span, span
-        yield _frame(measure, "difference", overs, difference, errors, scale * span, limits)
+        limits = {"scale": scale * span, "least": -span, "most": span}
+        yield _frame(measure, "difference", sets.rows, difference, errors, **limits)
 
 
-def _log_ratios(
-    model: ModelTables, overs: Sequence[_Over], baseline_index: int
-) -> Iterator[pl.DataFrame]:
+def _log_ratios(model: ModelTables, sets: _Sets) -> Iterator[pl.DataFrame]:
     """The log ratios of word perplexities; those of averages are averages of the logarithms."""
     if model.benchmarks is None:
         return
-    weights = _weights(overs)
     for task in model.benchmarks.filter(metric=views.WORD_PERPLEXITY)["task"].unique().sort():
         likelihoods = by_document(model, task, views.WORD_PERPLEXITY)
         if likelihoods is None or likelihoods.link is not perplexity:
             continue
         values, sizes, groups, _ = likelihoods
-        change = values @ weights - values[:, [baseline_index]] * weights.sum(axis=0)
-        ratio, errors = clustered_errors(-change, groups, sizes)
+        unmodified = values[:, [sets.baseline]] * sets.weights.sum(axis=0)
+        ratio, errors = clustered_errors(-(values @ sets.weights - unmodified), groups, sizes)
         measure = Measure(views.WORD_PERPLEXITY, values, groups, task)
         # long texts count for more
-        yield _frame(measure, "log_ratio", overs, ratio, errors, sizes=sizes)
+        yield _frame(measure, "log_ratio", sets.rows, ratio, errors, sizes=sizes)
 
 
-def _displacements(model: ModelTables, overs: Sequence[_Over]) -> Iterator[pl.DataFrame]:
+def _displacements(model: ModelTables, sets: _Sets) -> Iterator[pl.DataFrame]:
     """Displacement and attention_change under each edit of one block.
 
     The latter is of control samples, which are ordinary text.
     """
-    single = {over.over: over for over in overs if over.kind == "block"}
-    columns = {"intervention": list(single), "block": [over.block for over in single.values()]}
-    blocks = pl.DataFrame(columns, schema={"intervention": pl.String, "block": pl.UInt16})
-    blocks = blocks.sort("block", maintain_order=True)
+    single = sets.rows.filter(kind="block").sort("block", maintain_order=True)
+    blocks = single.select("block", intervention="over")
     moved = model.displacement.filter(split="memorized").drop("block")
     ordinary = model.attention_change.filter(split="control")
     for quantity, key, rows in (
@@ -337,54 +320,40 @@ def _displacements(model: ModelTables, overs: Sequence[_Over]) -> Iterator[pl.Da
         grid = grid_of(model, blocks.join(rows, on=key, maintain_order="left"), "others")
         if grid is None or len(grid.groups) < 2:
             continue
-        measure = Measure(quantity, _values(grid, "others", None), grid.groups)
+        measure = Measure(quantity, _values(grid, "others"), grid.groups)
         mean, error = clustered_errors(measure.values, measure.groups)
-        of = [single[name] for name in grid.names]
-        yield _frame(measure, quantity, of, mean, error, limits=(0.0, None))
-
-
-def _weights(overs: Sequence[_Over]) -> _Floats:
-    """(V, C) the combinations of interventions."""
-    return np.stack([over.weights for over in overs], axis=1)
+        of = single.filter(pl.col("over").is_in(grid.names))
+        yield _frame(measure, quantity, of, mean, error, least=0.0)
 
 
 def _frame(
     measure: Measure,
     quantity: str,
-    overs: Sequence[_Over],
+    sets: pl.DataFrame,
     value: _Floats,
     stderr: _Floats,
-    scale: float | _Floats = 0.0,
-    limits: tuple[_Floats | float | None, _Floats | None] = (None, None),
     sizes: _Floats | None = None,
+    **limits: _Floats | float,
 ) -> pl.DataFrame:
     """The rows of one quantity.
 
     Args:
         measure: of N samples or documents.
         quantity: as in `EVIDENCE`.
-        overs: the C combinations of interventions.
+        sets: the C sets of interventions, rows of `_Sets`.
         value: (C,) the estimates.
         stderr: (C,) their errors.
-        scale: of `reach`.
-        limits: the least and the largest value possible; None: no limit.
         sizes: (N,) of the documents, where they count by these.
+        limits: ``scale``, ``least`` and ``most`` of `EVIDENCE`, where there are any.
     """
-    names = ("edit", "kind", "over", "block", "blocks")
-    return pl.DataFrame(
-        {
-            "task": measure.task,
-            "metric": measure.metric,
-            "k": None,
-            **measure.labels,
-            "quantity": quantity,
-            **{name: [getattr(over, name) for over in overs] for name in names},
-            "value": value,
-            "stderr": stderr,
-            "n": len(measure.values),
-            "n_effective": effective_number(measure.groups, sizes),
-            "scale": scale,
-            "least": limits[0],
-            "most": limits[1],
-        }
-    )
+    told = {"task": measure.task, "metric": measure.metric, "k": None, **measure.labels}
+    counts = {"n": len(measure.values), "n_effective": effective_number(measure.groups, sizes)}
+    numbers = {
+        "value": value,
+        "stderr": stderr,
+        "scale": 0.0,
+        "least": None,
+        "most": None,
+        **limits,
+    }
+    return pl.DataFrame({**sets.to_dict(), **told, "quantity": quantity, **counts, **numbers})

@@ -58,19 +58,10 @@ def gaps(evidence: pl.DataFrame, summary: pl.DataFrame) -> pl.DataFrame:
 def _survivals(summary: pl.DataFrame) -> pl.DataFrame:
     """The mean over the late blocks of each model and edit; their samples are the same."""
     rows = summary.filter(pl.col("block").is_not_null(), metric=SURVIVAL_GAP, group=EACH)
-    return (
-        views.in_range(rows, LATE)
-        .group_by("model", "family", "edit", maintain_order=True)
-        .agg(
-            pl.lit(SURVIVAL_GAP).alias("measure"),
-            pl.lit(None).alias("k"),
-            -pl.mean("value").alias("gap"),
-            -_of_all("high").alias("low"),
-            -_of_all("low").alias("high"),
-        )
+    late = views.in_range(rows, LATE)
+    low, high = (  # null where one is unknown
+        -pl.when(pl.col(end).null_count() == 0).then(pl.mean(end)) for end in ("high", "low")
     )
-
-
-def _of_all(end: str) -> pl.Expr:
-    """The mean of an end of the intervals; null where one is unknown."""
-    return pl.when(pl.col(end).null_count() == 0).then(pl.mean(end))
+    return late.group_by("model", "family", "edit", maintain_order=True).agg(
+        measure=pl.lit(SURVIVAL_GAP), k=None, gap=-pl.mean("value"), low=low, high=high
+    )

@@ -34,11 +34,9 @@ def numbers(
         (likewise) -> ``exact_match``, ``accuracy``; ``late_blocks`` (the mean over them) ->
         ``memory_minus_ability``; what was not measured is left out.
     """
+    memory, ability = views.memorization(summary, "exact_match"), views.accuracies(summary)
     rows = pl.concat(
-        [
-            views.memorization(summary, "exact_match").with_columns(name=pl.lit("exact_match")),
-            views.accuracies(summary).with_columns(name=pl.lit("accuracy")),
-        ]
+        [memory.with_columns(name="metric"), ability.with_columns(name=pl.lit("accuracy"))]
     )
     cuts = {
         "baseline": views.baseline(rows),
@@ -50,25 +48,18 @@ def numbers(
         for model, _ in views.models(summary)
     }
     for measured in measured_models(evidence.with_columns(recipe="model")):
-        name = measured.name
         if measured.has(gap := measured.gap(LATE)):
             value = measured.estimate(gap, LEVEL).value
-            found[str(name)]["late_blocks"] = {"memory_minus_ability": round(value, 6)}
+            found[measured.name]["late_blocks"] = {"memory_minus_ability": round(value, 6)}
     return found
 
 
 def by_block(summary: pl.DataFrame) -> pl.DataFrame:
     """One model's curves: ``block``, those of `CURVES`, and each benchmark task."""
-    rows = pl.concat(
-        [
-            *(
-                views.memorization(summary, metric).with_columns(name=pl.lit(metric))
-                for metric in CURVES
-            ),
-            views.benchmarks(summary).with_columns(name=pl.col("task")),
-        ]
-    )
-    return views.single_blocks(rows).pivot("name", index="block", values="value")
+    memory = [views.memorization(summary, metric) for metric in CURVES]
+    rows = views.single_blocks(pl.concat([*memory, views.benchmarks(summary)]))
+    named = rows.with_columns(name=views.MEASURE)
+    return named.pivot("name", index="block", values="value")
 
 
 def _means(rows: pl.DataFrame) -> dict[str, float]:

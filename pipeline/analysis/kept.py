@@ -7,7 +7,7 @@ Every share is ``(value - floor) / (baseline - floor)``, as computed in `evidenc
 import polars as pl
 
 from pipeline.analysis import views
-from pipeline.analysis.evidence import TOKENS, interval
+from pipeline.analysis.evidence import NUMBERS, TOKENS, interval
 from pipeline.analysis.statistics import LEVEL
 from pipeline.interventions.interventions import IDENTITY
 
@@ -38,9 +38,8 @@ def kept(evidence: pl.DataFrame, *, pooled: bool = True) -> pl.DataFrame:
         (``memorization``, ``benchmark``, or ``mean`` over the benchmarks), kept, low, high (95%).
     """
     shares = _shares(evidence).select(_KEPT)
-    mean = mean_over_tasks(shares.filter(kind="benchmark"), *_MODEL, *_OVER).with_columns(
-        pl.lit(MEAN).alias("measure"), pl.lit("mean").alias("kind")
-    )
+    mean = mean_over_tasks(shares.filter(kind="benchmark"), *_MODEL, *_OVER)
+    mean = mean.with_columns(measure=pl.lit(MEAN), kind=pl.lit("mean"))
     rows = pl.concat([shares, mean.select(_KEPT)])
     key = ["recipe", *_OVER, "measure", "kind"]
     return views.over_seeds(rows, key, _ENDS) if pooled else rows
@@ -72,14 +71,9 @@ def drops(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
     corrected = one_block(shares).filter(kind="benchmark").select(raw.columns)
     ability = {name: kind for kind, names in views.ABILITIES.items() for name in names}
     task = pl.col("measure").str.strip_prefix(views.GENERATED)
-    rows = pl.concat(
-        frame.with_columns(
-            scale=pl.lit(scale),
-            ability=task.replace_strict(ability, default=None, return_dtype=pl.String),
-        )
-        for scale, frame in zip(SCALES, (raw, corrected), strict=True)
-    )
-    by = (*key, "scale", "ability")
+    scaled, by = zip(SCALES, (raw, corrected), strict=True), (*key, "scale", "ability")
+    rows = pl.concat(frame.with_columns(scale=pl.lit(scale)) for scale, frame in scaled)
+    rows = rows.with_columns(ability=task.replace_strict(ability, default=None))
     lost = {"drop": "kept", "low": "high", "high": "low"}
     return mean_over_tasks(rows.drop_nulls("ability"), *by).select(
         *by, **{name: 1 - pl.col(left) for name, left in lost.items()}, tasks="tasks"
@@ -97,9 +91,9 @@ def mean_over_tasks(shares: pl.DataFrame, *by: str) -> pl.DataFrame:
     kept, low, high = pl.col("kept"), pl.col("low"), pl.col("high")
     return shares.group_by(by, maintain_order=True).agg(
         kept.mean(),
-        (kept.mean() - ((kept - low) ** 2).sum().sqrt() / pl.len()).alias("low"),
-        (kept.mean() + ((high - kept) ** 2).sum().sqrt() / pl.len()).alias("high"),
-        pl.col("measure").sort().str.join(", ").alias("tasks"),
+        low=kept.mean() - ((kept - low) ** 2).sum().sqrt() / pl.len(),
+        high=kept.mean() + ((high - kept) ** 2).sum().sqrt() / pl.len(),
+        tasks=pl.col("measure").sort().str.join(", "),
     )
 
 
@@ -113,17 +107,10 @@ def _shares(evidence: pl.DataFrame) -> pl.DataFrame:
     )
     rows = pl.concat([rows.filter(memory), views.benchmarks(rows)])
     rows = rows.rename({"kind": "group", "over": "intervention"})
-    numbers = rows.select("value", "stderr", "n_effective", "scale", "least", "most")
-    ends = [interval(row, LEVEL) for row in numbers.iter_rows()]
+    ends = [interval(row, LEVEL) for row in rows.select(NUMBERS).iter_rows()]
     schema = dict.fromkeys(("low", "high"), pl.Float64)
-    return (
-        rows.hstack(pl.DataFrame(ends, schema=schema, orient="row"))
-        .with_columns(
-            pl.when(memory).then("metric").otherwise("task").alias("measure"),
-            pl.when(memory)
-            .then(pl.lit("memorization"))
-            .otherwise(pl.lit("benchmark"))
-            .alias("kind"),
-        )
-        .rename({"value": "kept"})
+    return rows.hstack(pl.DataFrame(ends, schema=schema, orient="row")).with_columns(
+        kept="value",
+        measure=views.MEASURE,
+        kind=pl.when(memory).then("task").otherwise(pl.lit("benchmark")),
     )

@@ -70,7 +70,7 @@ def losses(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
     ends = {"lost": "", "lost_low": "_high", "lost_high": "_low"}
     fallen = {name: -pl.col(f"difference{end}") for name, end in ends.items()}
     nats = known.with_columns(measure=pl.lit("suffix_log_prob")).select(*key, **fallen)
-    return pl.concat([shared, nats], how="vertical_relaxed")
+    return pl.concat([shared, nats])
 
 
 def pairs(summary: pl.DataFrame, evidence: pl.DataFrame, quantities: pl.DataFrame) -> pl.DataFrame:
@@ -82,15 +82,11 @@ def pairs(summary: pl.DataFrame, evidence: pl.DataFrame, quantities: pl.DataFram
     """
     if not quantities.height:
         return quantities
-    shares = kept(evidence, pooled=False)
-    blocks = losses(summary, shares).with_columns(pl.col("block").cast(pl.UInt16)).drop("family")
-    moved = evidence.filter(quantity="displacement", kind="block", edit=IDENTITY).select(
-        "model", "block", displacement="value"
-    )
-    key = ["model", "block"]
-    joined = quantities.join(blocks, on=key, maintain_order="left").join(
-        moved, on=key, how="left", maintain_order="left"
-    )
+    lost = losses(summary, kept(evidence, pooled=False)).drop("family")
+    moved = evidence.filter(quantity="displacement", kind="block", edit=IDENTITY)
+    moved, key = moved.select("model", "block", displacement="value"), ["model", "block"]
+    joined = quantities.join(lost, on=key, maintain_order="left")
+    joined = joined.join(moved, on=key, how="left", maintain_order="left")
     return joined.filter(pl.col("mean").is_finite(), pl.col("lost").is_finite())
 
 
@@ -105,8 +101,7 @@ def correlations(paired: pl.DataFrame) -> pl.DataFrame:
         number) and displacement, null where displacement is unknown. Without pairs that do not
         vary.
     """
-    rows = []
-    by = ("model", "quantity", "measure")
+    rows, by = [], ("model", "quantity", "measure")
     later = paired.filter(pl.col("block") > 0) if paired.height else paired
     for key, part in later.group_by(by, maintain_order=True) if later.height else ():
         given = [part[name].cast(pl.Float64).to_numpy() for name in ("block", "displacement")]
@@ -116,11 +111,10 @@ def correlations(paired: pl.DataFrame) -> pl.DataFrame:
             beyond = rank_correlation(*both, seed=0, given=given)
         if not math.isnan(found.value):
             rows.append((*key, *found, *beyond, part.height))
-    names = Correlation._fields
-    numbers = [*names, "beyond", *(f"beyond_{name}" for name in names[1:])]
-    schema = {**dict.fromkeys(by, pl.String), **dict.fromkeys(numbers, pl.Float64)}
+    own, less = Correlation._fields, ("beyond", "beyond_low", "beyond_high", "beyond_p_value")
+    schema = {**dict.fromkeys(by, pl.String), **dict.fromkeys(own + less, pl.Float64)}
     made = pl.DataFrame(rows, schema={**schema, "blocks": pl.UInt32}, orient="row")
-    return made.with_columns(pl.col(numbers[len(names) :]).fill_nan(None))
+    return made.with_columns(pl.col(less).fill_nan(None))
 
 
 def along(ranks: pl.DataFrame, value: str = "value", sign: int = 1) -> pl.DataFrame:

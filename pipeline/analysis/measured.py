@@ -1,6 +1,6 @@
 """The tables of one model, read together and checked for completeness."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from pipeline.measure import metrics, schemas
 from pipeline.samples.schemas import SPLITS, read_samples
 from pipeline.workflow import tables
 from pipeline.workflow.errors import Problem, bad_input, shorten
-from pipeline.workflow.tables import Schema
 
 
 @dataclass(frozen=True)
@@ -63,6 +62,23 @@ class ModelTables:
         """Of the V interventions, as planned."""
         return self.interventions["intervention"].to_list()
 
+    @property
+    def baseline(self) -> int:
+        """The place of the unmodified model among the names."""
+        return self.names.index(BASELINE.name)
+
+    @property
+    def constants(self) -> dict[str, pl.Expr]:
+        """The columns that tell models apart in tables of several; `recipe` is the key, or name."""
+        made = {
+            "model": self.name,
+            "recipe": self.recipe or self.name,
+            "family": self.family,
+            "parameters": self.parameters,
+            "n_blocks": self.n_blocks,
+        }
+        return {column: pl.lit(value) for column, value in made.items()}
+
 
 def read_tables(
     data: Path, name: str, family: str, *, benchmarked: bool = True, twin: str | None = None
@@ -75,12 +91,11 @@ def read_tables(
     """
     manifest = read_manifest(data, name)
 
-    def read(file: str, schema: Schema) -> pl.DataFrame:
-        return tables.read(data / f"{file}.parquet", schema)
+    def read(file: str, schema: tables.Schema, without: Collection[str] = ()) -> pl.DataFrame:
+        return tables.read(data / f"{file}.parquet", schema, without=without)
 
     # without the continuations, which take most of the table's memory
-    path = data / "memorization" / f"{name}.parquet"
-    memorization = tables.read(path, metrics.MEMORIZATION, without={"continuation"})
+    memorization = read(f"memorization/{name}", metrics.MEMORIZATION, {"continuation"})
     if twin:
         blocks = read_manifest(data, twin)["n_blocks"]
         if blocks != manifest["n_blocks"]:
@@ -92,12 +107,13 @@ def read_tables(
             )
         key = ["intervention", "sample_id"]
         unused = set(metrics.MEMORIZATION) - {*key, "exact_match"}
-        other = tables.read(path.with_name(f"{twin}.parquet"), metrics.MEMORIZATION, without=unused)
+        other = read(f"memorization/{twin}", metrics.MEMORIZATION, unused)
         known = other.rename({"exact_match": "twin_exact_match"})
         memorization = memorization.join(known, on=key, how="left", maintain_order="left")
-    documents = tables.empty(schemas.BENCHMARK_DOCUMENTS)
+    benchmarks, documents = None, tables.empty(schemas.BENCHMARK_DOCUMENTS)
     if benchmarked:
         documents = read(f"benchmarks/{name}.documents", schemas.BENCHMARK_DOCUMENTS)
+        benchmarks = read(f"benchmarks/{name}", schemas.BENCHMARKS)
     return ModelTables(
         name,
         family,
@@ -105,7 +121,7 @@ def read_tables(
         read(f"interventions/{name}", schemas.INTERVENTIONS),
         read_samples(data, family),
         memorization,
-        read(f"benchmarks/{name}", schemas.BENCHMARKS) if benchmarked else None,
+        benchmarks,
         documents,
         manifest.get("parameters"),
         recipe_key(manifest),

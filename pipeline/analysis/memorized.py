@@ -10,7 +10,6 @@ many models; here it is the difference of exact match between two, as in Hubble,
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -54,16 +53,15 @@ def _split(grid: Grid, seed: int) -> Iterator[pl.DataFrame]:
     groups, exact, right = grid.groups, grid.values("exact_match"), grid.values("correct_length")
     known = grid.first["decoded"].to_numpy()
     shown = [each for each in METRICS if each.aggregate and grid.known(each.name)]
-    decoded = [each for each in shown if each.needs == "greedy continuation"]
-    some = bool(decoded) and not known.all()
-    whole = [each for each in shown if not (some and each in decoded)]
+    decoded = [each for each in shown if each.needs == "greedy continuation" and not known.all()]
+    whole = [each for each in shown if each not in decoded]
     log_probs = {metric: grid.values(column) for metric, column in SCHEMES.items()}
     measures = [
         *(
             Measure("exact_match_at_k", right >= k, groups, rate=True, labels={"k": k})
             for k in k_values(grid.first["suffix_length"][0])
         ),
-        *(_measure(each, grid.values(each.name), groups) for each in whole),
+        *(_measure(grid, each) for each in whole),
         *(
             Measure(metric, out_within(values, n), groups, rate=True, labels={"k": n})
             for metric, values in log_probs.items()
@@ -71,16 +69,14 @@ def _split(grid: Grid, seed: int) -> Iterator[pl.DataFrame]:
         ),
     ]
     yield from _estimated(grid, measures, seed)
-    if some and known.any():
-        measures = [
-            _measure(each, grid.values(each.name)[known], groups[known]) for each in decoded
-        ]
-        yield from _estimated(grid, measures, seed)
+    if decoded and known.any():
+        yield from _estimated(grid, [_measure(grid, each, known) for each in decoded], seed)
     for metric, values in log_probs.items():
         yield from _hidden(grid, metric, values)
-    copies = grid.first["copies"].cast(pl.Float64).to_numpy()
+    copies = grid.first["copies"]
     by_copies = [
-        ({"copies": int(count)}, copies == count) for count in np.unique(copies[~np.isnan(copies)])
+        ({"copies": count}, (copies == count).fill_null(False).to_numpy())
+        for count in copies.drop_nulls().unique().sort()
     ]
     for labels, of in by_copies:
         recited = Measure("exact_match_by_copies", exact[of], groups[of], rate=True, labels=labels)
@@ -92,7 +88,8 @@ def _split(grid: Grid, seed: int) -> Iterator[pl.DataFrame]:
             yield _counterfactual(grid, measure, seed)
 
 
-def _measure(metric: Metric, values: NDArray[Any], groups: NDArray[np.integer]) -> Measure:
+def _measure(grid: Grid, metric: Metric, of: slice | NDArray[np.bool_] = slice(None)) -> Measure:
+    values, groups = grid.values(metric.name)[of], grid.groups[of]
     bounded = (metric.least, metric.most) == (0, 1)
     return Measure(metric.name, values, groups, rate=metric.aggregate == "rate", bounded=bounded)
 

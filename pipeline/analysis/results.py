@@ -5,6 +5,7 @@ wrong token, a bypass that changed nothing, an exceeded bound. A broken rule mea
 computation or a damaged file, so the stage ends and reports all broken rules at once.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from pipeline.analysis.verdicts import VALUES
 from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.chosen import chosen
 from pipeline.measure.metrics import MEMORIZATION, METRICS
+from pipeline.samples.frame import of_each_split
 from pipeline.theory import columns
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem
@@ -26,82 +28,8 @@ GRAIN = 1e-6
 _REMEDY = "delete the table and run the stage that writes it; if it comes again, report it"
 
 
-def _share(column: str) -> pl.Expr:
-    return pl.col(column).is_between(0, 1) & pl.col(column).is_finite()
-
-
-def _at_least(column: str, least: float) -> pl.Expr:
-    return pl.col(column).is_finite() & (pl.col(column) >= least)
-
-
-_EXACT = pl.col("exact_match")
-_UNKNOWN = pl.col("continuation").is_null()
-MEMORIZATION_RULES: Mapping[str, pl.Expr] = {
-    **{f"{each.name} is possible": each.possible() for each in METRICS},
-    "min_margin is finite and not negative": _at_least("min_margin", 0),
-    "the continuation is known where it was decoded, or is the suffix": ~_UNKNOWN
-    | ~(pl.col("decoded") | _EXACT),
-    "the continuation is as long as the suffix": _UNKNOWN
-    | (pl.col("continuation").list.len() == pl.col("suffix").list.len()),
-    "exact_match says that continuation and suffix are equal": _UNKNOWN
-    | ((pl.col("continuation") == pl.col("suffix")) == _EXACT),
-    "exact_match says that correct_length is the whole suffix": (
-        pl.col("correct_length") == pl.col("suffix").list.len()
-    )
-    == _EXACT,
-    **{
-        f"{each.name} is known where the continuation is": pl.col(each.name).is_null() == _UNKNOWN
-        for each in METRICS
-        if each.needs == "greedy continuation"
-    },
-    "exact_match says that token_accuracy is 1": _UNKNOWN
-    | ((pl.col("token_accuracy") == 1) == _EXACT),
-    "suffix_log_prob_top_40 is no less than suffix_log_prob, or no suffix comes out": (
-        pl.col("suffix_log_prob_top_40") + GRAIN * pl.col("suffix").list.len()
-        >= pl.col("suffix_log_prob")
-    )
-    | (pl.col("worst_rank") > 40),
-    "token_accuracy counts the correct_length": _UNKNOWN
-    | (pl.col("token_accuracy") + GRAIN >= pl.col("correct_length") / pl.col("suffix").list.len()),
-}
-"""Rule -> true where a row satisfies it; ``suffix`` is the sample's."""
-
-TOKEN_RULES: Mapping[str, pl.Expr] = {
-    "log_prob is finite and not positive": pl.col("log_prob").is_between(-3e38, GRAIN),
-    "entropy and margin are finite and not negative": _at_least("entropy", -GRAIN)
-    & _at_least("margin", 0),
-    "the likeliest token is of rank 1": (pl.col("greedy") != pl.col("token"))
-    | (pl.col("rank") == 1),
-}
-
-DISPLACEMENT_RULES: Mapping[str, pl.Expr] = {
-    "displacement is finite and not negative": _at_least("first", 0)
-    & (_at_least("others", 0) | pl.col("others").is_null()),
-    "the baseline is where it is": pl.col("block").is_not_null()
-    | ((pl.col("first") == 0) & (pl.col("others").fill_null(0) == 0)),
-}
-
-ATTENTION_RULES: Mapping[str, pl.Expr] = {
-    f"{name} is one minus a cosine": pl.col(name).is_between(-GRAIN, 2 + GRAIN)
-    | pl.col(name).is_null()
-    for name in ("first", "others")
-}
-
-BENCHMARK_RULES: Mapping[str, pl.Expr] = {
-    "the value is finite": pl.col("value").is_finite(),
-    "an accuracy is a share": _share("value") | ~pl.col("metric").str.starts_with("acc"),
-    "a perplexity is 1 or more": (pl.col("value") >= 1)
-    | ~pl.col("metric").str.ends_with("perplexity"),
-    "the standard error is finite and not negative": _at_least("stderr", 0)
-    | pl.col("stderr").is_null(),
-    "there are documents": pl.col("n") > 0,
-}
-
-BOUND_RULES: Mapping[str, pl.Expr] = {
-    "changes are finite and not negative": _at_least("change", 0),
-    "no corrected bound is exceeded": ~pl.col("violated"),
-    "no corrected bound is exceeded one block on": ~pl.col("next_violated").fill_null(False),
-}
+def _least(column: str, least: float = 0) -> pl.Expr:
+    return pl.col(column).is_between(least, math.inf, closed="left")
 
 
 def _between(value: str, low: str, high: str) -> pl.Expr:
@@ -112,30 +40,96 @@ def _between(value: str, low: str, high: str) -> pl.Expr:
     return pl.col(value).is_null() | (ordered & known.fill_null(True))
 
 
+_VALUE, _EXACT, _RIGHT = map(pl.col, ("value", "exact_match", "correct_length"))
+_CONTINUATION, _SUFFIX = pl.col("continuation"), pl.col("suffix")
+_UNKNOWN, _LENGTH = _CONTINUATION.is_null(), _SUFFIX.list.len()
+
+MEMORIZATION_RULES: Mapping[str, pl.Expr] = {
+    **{f"{each.name} is possible": each.possible() for each in METRICS},
+    "min_margin is finite and not negative": _least("min_margin"),
+    "the continuation is known where it was decoded, or is the suffix": ~_UNKNOWN
+    | ~(pl.col("decoded") | _EXACT),
+    "the continuation is as long as the suffix": _UNKNOWN | (_CONTINUATION.list.len() == _LENGTH),
+    "exact_match says that continuation and suffix are equal": _UNKNOWN
+    | ((_CONTINUATION == _SUFFIX) == _EXACT),
+    "exact_match says that correct_length is the whole suffix": (_RIGHT == _LENGTH) == _EXACT,
+    **{
+        f"{each.name} is known where the continuation is": pl.col(each.name).is_null() == _UNKNOWN
+        for each in METRICS
+        if each.needs == "greedy continuation"
+    },
+    "exact_match says that token_accuracy is 1": _UNKNOWN
+    | ((pl.col("token_accuracy") == 1) == _EXACT),
+    "suffix_log_prob_top_40 is no less than suffix_log_prob, or no suffix comes out": (
+        pl.col("suffix_log_prob_top_40") + GRAIN * _LENGTH >= pl.col("suffix_log_prob")
+    )
+    | (pl.col("worst_rank") > 40),
+    "token_accuracy counts the correct_length": _UNKNOWN
+    | (pl.col("token_accuracy") + GRAIN >= _RIGHT / _LENGTH),
+}
+"""Rule -> true where a row satisfies it; ``suffix`` is the sample's."""
+
+TOKEN_RULES: Mapping[str, pl.Expr] = {
+    "log_prob is finite and not positive": pl.col("log_prob").is_between(-3e38, GRAIN),
+    "entropy and margin are finite and not negative": _least("entropy", -GRAIN) & _least("margin"),
+    "the likeliest token is of rank 1": (pl.col("greedy") != pl.col("token"))
+    | (pl.col("rank") == 1),
+}
+
+DISPLACEMENT_RULES: Mapping[str, pl.Expr] = {
+    "displacement is finite and not negative": _least("first") & _least("others").fill_null(True),
+    "the baseline is where it is": pl.col("block").is_not_null()
+    | ((pl.col("first") == 0) & (pl.col("others").fill_null(0) == 0)),
+}
+
+ATTENTION_RULES: Mapping[str, pl.Expr] = {
+    f"{name} is one minus a cosine": pl.col(name).is_between(-GRAIN, 2 + GRAIN).fill_null(True)
+    for name in ("first", "others")
+}
+
+_FINITE = {"the value is finite": _VALUE.is_finite()}
+_ERROR = {
+    "the standard error is finite and not negative": _least("stderr").fill_null(True),
+}
+_CHANGES = {"changes are finite and not negative": _least("change")}
+
+BENCHMARK_RULES: Mapping[str, pl.Expr] = {
+    **_FINITE,
+    "an accuracy is a share": _VALUE.is_between(0, 1) | ~pl.col("metric").str.starts_with("acc"),
+    "a perplexity is 1 or more": (_VALUE >= 1) | ~pl.col("metric").str.ends_with("perplexity"),
+    **_ERROR,
+    "there are documents": pl.col("n") > 0,
+}
+
+BOUND_RULES: Mapping[str, pl.Expr] = {
+    **_CHANGES,
+    "no corrected bound is exceeded": ~pl.col("violated"),
+    "no corrected bound is exceeded one block on": ~pl.col("next_violated").fill_null(False),
+}
+
+TRIANGLE_RULES: Mapping[str, pl.Expr] = {
+    **_CHANGES,
+    "divergences are finite and not negative": _least("kl", -GRAIN).fill_null(True),
+}
+
 SUMMARY_RULES: Mapping[str, pl.Expr] = {
-    "the value is a number": pl.col("value").is_not_nan(),
+    "the value is a number": _VALUE.is_not_nan(),
     "the interval holds the value": _between("value", "low", "high"),
     "the interval holds the difference": _between(
         "difference", "difference_low", "difference_high"
     ),
-    "a p-value is a share": _share("p_value") | pl.col("p_value").is_null(),
+    "a p-value is a share": pl.col("p_value").is_between(0, 1).fill_null(True),
 }
 
 EVIDENCE_RULES: Mapping[str, pl.Expr] = {
-    "the value is finite": pl.col("value").is_finite(),
-    "the standard error is finite and not negative": _at_least("stderr", 0)
-    | pl.col("stderr").is_null(),
+    **_FINITE,
+    **_ERROR,
     "the limits are in order": _between("most", "least", "most"),
 }
 
 VERDICT_RULES: Mapping[str, pl.Expr] = {
     "the interval holds the estimate": _between("estimate", "low", "high"),
-    "the verdict is one of three": pl.col("verdict").is_in(VALUES) | pl.col("verdict").is_null(),
-}
-
-TRIANGLE_RULES: Mapping[str, pl.Expr] = {
-    "changes are finite and not negative": _at_least("change", 0),
-    "divergences are finite and not negative": _at_least("kl", -GRAIN) | pl.col("kl").is_null(),
+    "the verdict is one of three": pl.col("verdict").is_in(VALUES).fill_null(True),
 }
 
 
@@ -167,11 +161,9 @@ def check_results(
         try:
             measured = read_tables(data, name, family, benchmarked=benchmarked)
             problems += grid_problems(measured)
-            counts = _check_model(measured, data, divergence_samples, problems)
+            checked[name] = _check_model(measured, data, divergence_samples, problems)
         except InputError as error:
             problems += error.problems
-            continue
-        checked[name] = counts
     if problems:
         raise InputError(*problems)
     return checked
@@ -230,35 +222,28 @@ def _tables_of(
     with_suffix = (rows.join(suffixes, on="sample_id", maintain_order="left") for rows in completed)
     height = measured.memorization.height
     yield "memorization", with_suffix, MEMORIZATION_RULES, height, None
-    some = chosen(samples)
-    per_sample, suffix_tokens = measured.interventions.height, some["suffix_length"].cast(pl.Int64)
-    kept = [
-        ("tokens", measured.tokens, TOKEN_RULES, per_sample * int(suffix_tokens.sum())),
-        ("displacement", measured.displacement, DISPLACEMENT_RULES, per_sample * some.height),
+    some, planned = chosen(samples), measured.interventions.height
+    suffix_tokens = int(some["suffix_length"].cast(pl.Int64).sum())
+    kept: list[tuple[str, pl.DataFrame, Mapping[str, pl.Expr], int | None]] = [
+        ("tokens", measured.tokens, TOKEN_RULES, planned * suffix_tokens),
+        ("displacement", measured.displacement, DISPLACEMENT_RULES, planned * some.height),
         ("attention", measured.attention_change, ATTENTION_RULES, blocks * some.height),
     ]
     if measured.benchmarks is not None:
-        finite = {"the value is finite": pl.col("value").is_finite()}
         kept += [
-            ("benchmarks", measured.benchmarks, BENCHMARK_RULES, measured.benchmarks.height),
-            ("documents", measured.documents, finite, measured.documents.height),
+            ("benchmarks", measured.benchmarks, BENCHMARK_RULES, None),
+            ("documents", measured.documents, _FINITE, None),
         ]
     if divergence_samples is not None:
-        triangle, bounds, about = (
-            tables.read(data / "divergence" / f"{name}{end}.parquet", schema)
-            for end, schema in (
-                ("", columns.DIVERGENCE_TRIANGLE),
-                (".bounds", columns.DIVERGENCE_BOUNDS),
-                (".blocks", columns.DIVERGENCE_BLOCKS),
-            )
-        )
-        splits = samples["split"].value_counts().rows()
-        n = sum(min(n, divergence_samples) for s, n in splits if s in ("memorized", "control"))
-        kept += [
-            ("divergence", triangle, TRIANGLE_RULES, n * blocks * (blocks + 3) // 2),
-            ("bounds", bounds, BOUND_RULES, n * blocks),
-            ("blocks", about, {}, blocks),
-        ]
+        n = of_each_split(samples, ("memorized", "control"), divergence_samples).height
+        pairs = blocks * (blocks + 3) // 2
+        for what, end, schema, rules, expected in (
+            ("divergence", "", columns.DIVERGENCE_TRIANGLE, TRIANGLE_RULES, n * pairs),
+            ("bounds", ".bounds", columns.DIVERGENCE_BOUNDS, BOUND_RULES, n * blocks),
+            ("blocks", ".blocks", columns.DIVERGENCE_BLOCKS, {}, blocks),
+        ):
+            table = tables.read(data / "divergence" / f"{name}{end}.parquet", schema)
+            kept.append((what, table, rules, expected))
     yield from ((what, [frame], rules, frame.height, n) for what, frame, rules, n in kept)
 
 

@@ -1,6 +1,6 @@
 """The summary: its columns, and the rows of estimates."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,23 +13,14 @@ from pipeline.analysis.statistics import Differences, Estimates
 from pipeline.analysis.views import MEMORIZATION
 from pipeline.interventions.interventions import BASELINE, EACH
 from pipeline.workflow import tables
-from pipeline.workflow.tables import (
-    Column,
-    Schema,
-    boolean,
-    float64,
-    string,
-    uint16,
-    uint32,
-    uint64,
-)
+from pipeline.workflow.tables import Column, boolean, float64, string, uint16, uint32, uint64
 
 BY_CATEGORY = "acc_by_category"
 """The metric of a benchmark's accuracy on the documents of one category."""
 
 DIFFERENCE = ("difference", "difference_low", "difference_high", "p_value")
 
-SUMMARY: Schema = {
+SUMMARY: tables.Schema = {
     "model": string("name"),
     "family": string("name"),
     "intervention": string("as in the interventions table"),
@@ -87,7 +78,7 @@ class Measure:
     groups: NDArray[np.integer]
     task: str = MEMORIZATION
     rate: bool = False
-    labels: Mapping[str, int] = field(default_factory=dict)
+    labels: Mapping[str, object] = field(default_factory=dict)
     floor: float = 0.0
     floor_error: float = 0.0
     bounded: bool = True
@@ -99,38 +90,27 @@ def rows_of(
     estimates: Estimates,
     differences: Differences | None = None,
 ) -> pl.DataFrame:
-    """One row per intervention, for `finish`; the split is filled in by the caller."""
+    """One row per intervention, for `finish`."""
     told = {"task": measure.task, "metric": measure.metric, "n": len(measure.values)}
-    changes = difference_columns(differences)
-    return pl.DataFrame(
-        {"intervention": names, **told, **measure.labels, **vars(estimates), **changes}
-    )
+    numbers = vars(estimates) | (difference_columns(differences) if differences else {})
+    return pl.DataFrame({"intervention": names, **told, **measure.labels, **numbers})
 
 
-def difference_columns(differences: Differences | None) -> dict[str, pl.Series]:
-    """The columns of the differences, if there are any."""
-    fields = map(pl.Series, vars(differences).values()) if differences else ()
-    return dict(zip(DIFFERENCE, fields, strict=False))
+def difference_columns(differences: Differences) -> dict[str, pl.Series]:
+    """The columns of the differences."""
+    return dict(zip(DIFFERENCE, map(pl.Series, vars(differences).values()), strict=True))
 
 
-def finish(frame: pl.DataFrame, model: ModelTables) -> pl.DataFrame:
-    """All columns of the summary, in order and of their types; NaN ends of intervals are null."""
-    listed = model.interventions.select("intervention", "edit", "group", "blocks")
-    frame = frame.join(listed, on="intervention", how="left", maintain_order="left")
-    frame = frame.with_columns(
-        pl.lit(model.name).alias("model"),
-        pl.lit(model.family).alias("family"),
-        pl.when(group=EACH).then(pl.col("blocks").list.first()).alias("block"),
-        pl.lit(model.parameters).alias("parameters"),
-        pl.lit(model.recipe or model.name).alias("recipe"),
-        *(
-            pl.when(pl.col("intervention") != BASELINE.name).then(name).fill_nan(None).alias(name)
-            for name in DIFFERENCE
-            if name in frame.columns
-        ),
+def finish(parts: Iterable[pl.DataFrame], model: ModelTables) -> pl.DataFrame:
+    """The rows of a model with all columns of the summary; NaN ends of intervals are null."""
+    of_list = ("edit", "group", "blocks")
+    whole = pl.concat([tables.empty(SUMMARY).drop(of_list), *parts], how="diagonal_relaxed")
+    listed = model.interventions.select("intervention", *of_list)
+    whole = whole.join(listed, on="intervention", how="left", maintain_order="left")
+    whole = whole.with_columns(
+        pl.when(pl.col("intervention") != BASELINE.name).then(pl.col(DIFFERENCE)).fill_nan(None),
         pl.col("low", "high").fill_nan(None),
+        block=pl.when(group=EACH).then(pl.col("blocks").list.first()),
+        **model.constants,
     )
-    return frame.select(
-        (pl.col(name) if name in frame.columns else pl.lit(None).alias(name)).cast(dtype)
-        for name, dtype in tables.dtypes(SUMMARY).items()
-    )
+    return tables.cast(whole, SUMMARY)

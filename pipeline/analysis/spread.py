@@ -16,13 +16,8 @@ QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
 """Column -> the share of samples below it."""
 
 _KEY = ("intervention", "split")
-
-NOTHING = pl.DataFrame(
-    schema={
-        **dict.fromkeys(("model", *_KEY, "metric"), pl.String),
-        **dict.fromkeys(QUANTILES, pl.Float64),
-    }
-)
+_COLUMNS = dict.fromkeys(("model", *_KEY, "metric"), pl.String)
+NOTHING = pl.DataFrame(schema={**_COLUMNS, **dict.fromkeys(QUANTILES, pl.Float64)})
 """No quantiles."""
 
 

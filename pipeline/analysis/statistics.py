@@ -32,7 +32,9 @@ def same(means: _Floats) -> _Floats:
     return means
 
 
-_Z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
+Z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
+"""Half the width of a normal interval, in standard errors: 1.96."""
+
 _CHUNK = 128  # flips at once: 128 x 15,000 signs are 15 MB
 GRAIN = 1e-9
 """Relative: a matrix product may differ in its last bits with the number of threads."""
@@ -40,13 +42,7 @@ GRAIN = 1e-9
 
 @dataclass(frozen=True)
 class Estimates:
-    """C estimates with their 95% intervals.
-
-    Args:
-        value: (C,) the estimates.
-        low: (C,) lower ends; NaN where unknown.
-        high: (C,) upper ends; NaN where unknown.
-    """
+    """C estimates, and the ends of their 95% intervals, NaN where unknown; (C,) each."""
 
     value: _Floats
     low: _Floats
@@ -59,11 +55,7 @@ class Estimates:
 
 @dataclass(frozen=True)
 class Differences(Estimates):
-    """C differences of two means with their 95% intervals and p-values.
-
-    Args:
-        p_value: (C,) of no difference, two-sided; NaN where unknown.
-    """
+    """C differences of two means; `p_value` (C,) of no difference, two-sided, NaN where unknown."""
 
     p_value: _Floats
 
@@ -72,7 +64,7 @@ FEW = 50
 """With fewer effective clusters, the correlation within them is not left to its estimate alone."""
 
 
-def wilson(successes: _Floats, trials: _Floats, quantile: float = _Z) -> tuple[_Floats, _Floats]:
+def wilson(successes: _Floats, trials: _Floats, quantile: float = Z) -> tuple[_Floats, _Floats]:
     """Wilson's score interval for a rate; valid also at 0 and 1, where a normal one has no width.
 
     Args:
@@ -88,11 +80,6 @@ def wilson(successes: _Floats, trials: _Floats, quantile: float = _Z) -> tuple[_
     half = np.sqrt(rate * (1 - rate) * spread + spread**2 / 4) / (1 + spread)
     # rounding may place the rate outside its own interval by 1e-17
     return np.clip(centre - half, 0.0, rate), np.clip(centre + half, rate, 1.0)
-
-
-def normal(value: _Floats, stderr: _Floats) -> tuple[_Floats, _Floats]:
-    """The interval ``value ± 1.96 stderr``; NaN where the standard error is NaN."""
-    return value - _Z * stderr, value + _Z * stderr
 
 
 def clustered_rates(outcomes: NDArray[np.bool_], groups: NDArray[np.integer]) -> Estimates:
@@ -115,16 +102,15 @@ def clustered_rates(outcomes: NDArray[np.bool_], groups: NDArray[np.integer]) ->
     rate, stderr = clustered_errors(outcomes.astype(np.float64), groups)
     # of equal clusters all but one, since one is needed to estimate the spread of the others
     few = max(clusters * (1 - largest), 1.0) if count > clusters else clusters
-    together = np.full(rate.shape, few)
-    mixed = (rate > 0) & (rate < 1)
-    if mixed.any() and len(np.unique(groups)) > 1:
-        independent = rate[mixed] * (1 - rate[mixed]) / (count - 1)
-        effect = np.maximum(stderr[mixed] ** 2 / independent, 1.0)
-        if clusters < FEW:
-            effect = (effect + count / few) / 2
-        together[mixed] = count / effect
+    with np.errstate(invalid="ignore", divide="ignore"):
+        independent = rate * (1 - rate) / (count - 1)
+        effect = np.maximum(stderr**2 / independent, 1.0)
+    if clusters < FEW:
+        effect = (effect + count / few) / 2
+    mixed = (rate > 0) & (rate < 1) & np.isfinite(stderr)
+    together = np.where(mixed, count / effect, few)
     wider = _student(clusters) / _student(count)
-    low, high = wilson(rate * together, together, _Z * wider)
+    low, high = wilson(rate * together, together, Z * wider)
     return Estimates(rate, low, high)
 
 
@@ -147,17 +133,13 @@ def clustered_means(
         that a sample cannot give.
     """
     known = np.isfinite(values).all(axis=0)
-    sizes, sums = _group_sums(np.where(known, values, 0.0), groups, weights)
-    mean, changes = _jackknife(sizes, (sums,))
-    limited = np.broadcast_to(scale, mean.shape)
-    below, above = _distances(changes, effective_number(groups, weights), limited)
-    low, high = np.sort([link(mean - below), link(mean + above)], axis=0)
-    low = np.where(limited > 0, np.maximum(low, 0.0), low)
-    high = np.where(limited > 0, np.minimum(high, 1.0), high)
+    mean, changes = _jackknife(*_group_sums(np.where(known, values, 0.0), groups, weights))
+    below, above = _distances(changes, effective_number(groups, weights), scale)
+    ends = np.sort([link(mean - below), link(mean + above)], axis=0)
+    ends = np.where(np.greater(scale, 0), np.clip(ends, 0.0, 1.0), ends)
     with np.errstate(invalid="ignore"):  # the mean of infinities of both signs
         value = np.where(known, mean, values.mean(axis=0))
-    ends = (np.where(known, end, np.nan) for end in (low, high))
-    return Estimates(link(value), *ends)
+    return Estimates(link(value), *np.where(known, ends, np.nan))
 
 
 def paired_differences(
@@ -191,17 +173,19 @@ def paired_differences(
     if not known.all():
         values, baseline = np.where(known, values, 0.0), np.where(known, baseline, 0.0)
     sizes, change = _group_sums(values - baseline, groups, weights)
-    pair: tuple[_Floats, ...] = (change,)  # alone, so that no change is a difference of exactly 0
+    # of the change, so that no change is a difference of exactly 0
+    difference, changes = _jackknife(sizes, change)
     if link is not same:
-        pair = tuple(_group_sums(each, groups, weights)[1] for each in (values, baseline))
-    difference, changes = _jackknife(sizes, pair, link)
-    limited = np.broadcast_to(scale, difference.shape)
-    below, above = _distances(changes, effective_number(groups, weights), limited)
-    least = np.where(limited > 0, -1.0, -np.inf)
+        own, of_baseline = (
+            _jackknife(*_group_sums(each, groups, weights), link) for each in (values, baseline)
+        )
+        difference, changes = own[0] - of_baseline[0], own[1] - of_baseline[1]
+    below, above = _distances(changes, effective_number(groups, weights), scale)
+    most = np.where(np.greater(scale, 0), 1.0, np.inf)
     fields = (
         difference,
-        np.maximum(difference - below, least),
-        np.minimum(difference + above, -least),
+        np.maximum(difference - below, -most),
+        np.minimum(difference + above, most),
         _sign_flips(change, seed, draws),
     )
     return Differences(*(np.where(known, field, np.nan) for field in fields))
@@ -239,8 +223,7 @@ def clustered_errors(
     Returns:
         mean, standard error: (C,) each; the error is NaN where there is only one group.
     """
-    sizes, sums = _group_sums(values, groups, weights)
-    mean, changes = _jackknife(sizes, (sums,))
+    mean, changes = _jackknife(*_group_sums(values, groups, weights))
     return mean, jackknife_error(changes)
 
 
@@ -287,7 +270,7 @@ def reach(stderr: float, n: float, scale: float, level: float) -> float:
     """
     if n < 2 or math.isnan(stderr):
         return math.inf
-    t = float(stats.t.ppf((1 + level) / 2, n - 1))
+    t = _student(n, level)
     return t * math.hypot(stderr, t * scale / n)
 
 
@@ -307,7 +290,7 @@ def student(values: _Floats) -> tuple[float, float]:
     """Student's interval for the mean of a few numbers, such as one per seed; NaN below two."""
     if len(values) < 2:
         return math.nan, math.nan
-    reach = stats.t.ppf(0.5 + LEVEL / 2, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+    reach = _student(len(values)) * values.std(ddof=1) / len(values) ** 0.5
     return float(values.mean() - reach), float(values.mean() + reach)
 
 
@@ -338,35 +321,27 @@ def pooled(
     return value, float(np.minimum(low, between[0])), float(np.maximum(high, between[1]))
 
 
-def _jackknife(
-    sizes: _Floats, sums: tuple[_Floats, ...], link: Link = same
-) -> tuple[_Floats, _Floats]:
-    """A mean, or the difference of two, and what each group contributes to it.
+def _jackknife(sizes: _Floats, sums: _Floats, link: Link = same) -> tuple[_Floats, _Floats]:
+    """A mean, and what each group contributes to it.
 
     Returns:
         (C,) the number, and (G, C) the number minus that without the group; NaN for a single group.
     """
     total = sizes.sum()
     others = np.where(sizes < total, total - sizes, np.nan)[:, None]
-    parts = []
-    for each in sums:
-        mean = each.sum(axis=0) / total
-        change = (each - sizes[:, None] * mean) / others
-        value = link(mean)
-        parts.append((value, change if link is same else value - link(mean - change)))
-    if len(parts) == 1:
-        return parts[0]
-    (value, change), (less, change_of_less) = parts
-    return value - less, change - change_of_less
+    mean = sums.sum(axis=0) / total
+    change = (sums - sizes[:, None] * mean) / others
+    value = link(mean)
+    return value, change if link is same else value - link(mean - change)
 
 
-def _distances(changes: _Floats, n: float, scale: _Floats) -> tuple[_Floats, _Floats]:
+def _distances(changes: _Floats, n: float, scale: _Floats | float) -> tuple[_Floats, _Floats]:
     """How far the interval of an estimate reaches below and above it, (C,) each; NaN: unknown.
 
     Args:
         changes: (G, C) as of `_jackknife`.
         n: effective number of groups.
-        scale: (C,) of `reach`.
+        scale: of `reach`.
 
     Source: Hall (1992), Journal of the Royal Statistical Society B 54, 221-228: Student's quantile
     after a cubic transformation, which removes the skewness; `reach` where that is wider.
@@ -374,25 +349,18 @@ def _distances(changes: _Floats, n: float, scale: _Floats) -> tuple[_Floats, _Fl
     errors = jackknife_error(changes)
     half = reaches(errors, n, scale)
     half = np.where(np.isfinite(half) & (half > GRAIN * GRAIN), half, np.nan)
-    spread = (changes**2).mean(axis=0) ** 1.5
-    skewness = np.divide(
-        (changes**3).mean(axis=0), spread, out=np.zeros_like(spread), where=spread > 0
-    )
-    third = np.where(np.abs(skewness) < 1e-6, 1e-6, skewness) / 3
-
-    def transformed(quantile: float) -> _Floats:
-        shifted: _Floats = np.cbrt(1 + 3 * third * (quantile / n**0.5 - third / (2 * n)))
-        found: _Floats = (shifted - 1) * n**0.5 / third
-        return found
-
-    quantile = _student(n)
-    below, above = transformed(quantile), -transformed(-quantile)
-    return np.maximum(half, errors * below), np.maximum(half, errors * above)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        skewness = (changes**3).mean(axis=0) / (changes**2).mean(axis=0) ** 1.5
+    third = np.where(np.abs(skewness) >= 1e-6, skewness, 1e-6) / 3
+    quantiles = _student(n) * np.array([[1.0], [-1.0]])
+    shifted = np.cbrt(1 + 3 * third * (quantiles / n**0.5 - third / (2 * n)))
+    below, above = errors * ((shifted - 1) * n**0.5 / third)
+    return np.maximum(half, below), np.maximum(half, -above)
 
 
-def _student(count: float) -> float:
+def _student(count: float, level: float = LEVEL) -> float:
     """The quantile of Student's distribution for a mean of `count` numbers."""
-    return float(stats.t.ppf((1 + LEVEL) / 2, max(count - 1, 1)))
+    return float(stats.t.ppf((1 + level) / 2, max(count - 1, 1)))
 
 
 def _sign_flips(change: _Floats, seed: int, flips: int) -> _Floats:

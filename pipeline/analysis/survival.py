@@ -9,7 +9,7 @@ get the same total weight as its memorized tokens; bins with only one kind are l
 Shapes: K tokens, V interventions, G groups of samples, B bins, D repetitions.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,7 @@ EDGES = -0.001 * 2.0 ** np.arange(12, -1, -1)
 _Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Tokens:
+class Tokens(NamedTuple):
     """True tokens that are the unmodified model's greedy choice.
 
     Args:
@@ -43,8 +42,7 @@ class Tokens:
     stays: NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class Survival:
+class Survival(NamedTuple):
     """How many tokens stay the greedy choice, with 95% intervals; NaN where they are unknown.
 
     Args:
@@ -89,18 +87,13 @@ def survival(memorized: Tokens, control: Tokens) -> Survival | None:
     numbers, scales = (list(map(of, of_groups)) for of in (effective_number, scale_of_categories))
     numbers.append(min(numbers))
     scales.append(max(scales))
-    fields = zip(values, stderr, numbers, scales, (0.0, 0.0, -1.0), strict=True)
-    memorized_stay, control_stay, gap = (_estimates(*each) for each in fields)
+    half = np.array([reaches(*each) for each in zip(stderr, numbers, scales, strict=True)])
+    half[np.isinf(half)] = np.nan
+    ends = np.maximum(values - half, [[0.0], [0.0], [-1.0]]), np.minimum(values + half, 1.0)
     own, theirs = (sizes[0] for sizes, _ in totals)
     matched = float(own[theirs > 0].sum() / own.sum())
+    memorized_stay, control_stay, gap = map(Estimates, values, *ends)
     return Survival(memorized_stay, control_stay, gap, matched)
-
-
-def _estimates(value: _Floats, stderr: _Floats, n: float, scale: float, least: float) -> Estimates:
-    """Values (V,) between `least` and 1 with their intervals, see `reach`."""
-    half = reaches(stderr, n, scale)
-    half[np.isinf(half)] = np.nan
-    return Estimates(value, np.maximum(value - half, least), np.minimum(value + half, 1.0))
 
 
 def _by_bin(tokens: Tokens) -> tuple[_Floats, _Floats]:

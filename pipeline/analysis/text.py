@@ -2,6 +2,7 @@
 
 import math
 import re
+from typing import TypeGuard
 
 MISSING = "–"
 
@@ -24,14 +25,13 @@ def slug(text: str) -> str:
 
 def percent(value: float | None) -> str:
     """A share as a percentage with one decimal: 0.984 is ``98.4%``."""
-    return MISSING if _absent(value) else f"{100 * value:.1f}%"  # type: ignore[operator]
+    return f"{100 * value:.1f}%" if _known(value) else MISSING
 
 
 def number(value: float | None) -> str:
     """Four significant digits, thousands apart: 1234.5 is ``1,234``, 0.01234 is ``0.01234``."""
-    if _absent(value):
+    if not _known(value):
         return MISSING
-    assert value is not None  # noqa: S101
     if abs(value) >= 1e6:
         return f"{value:.3g}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
@@ -39,10 +39,10 @@ def number(value: float | None) -> str:
 
 def percent_interval(value: float | None, low: float | None, high: float | None) -> str:
     """``98.4% [94.5, 99.6]``; without an interval just ``98.4%``."""
-    if _absent(low) or _absent(high):
-        return percent(value)
-    return f"{percent(value)} [{100 * low:.1f}, {100 * high:.1f}]"  # type: ignore[operator]
+    if _known(low) and _known(high):
+        return f"{percent(value)} [{100 * low:.1f}, {100 * high:.1f}]"
+    return percent(value)
 
 
-def _absent(value: float | None) -> bool:
-    return value is None or math.isnan(value)
+def _known(value: float | None) -> TypeGuard[float]:
+    return value is not None and not math.isnan(value)

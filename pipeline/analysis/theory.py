@@ -108,8 +108,8 @@ def per_block(bounds: pl.DataFrame, theorem: int) -> pl.DataFrame:
     return rows.group_by("model", "family", "block", maintain_order=True).agg(
         *_quartiles("change"),
         pl.median("printed", "coarse", "corrected"),
-        pl.sum("printed_violated", "corrected_violated").cast(pl.UInt32),
-        pl.len().cast(pl.UInt32).alias("n"),
+        pl.sum("printed_violated", "corrected_violated"),
+        n=pl.len(),
     )
 
 
@@ -128,9 +128,7 @@ def over_seeds(
         `by`, value, low, high (null for one seed), bound, seeds.
     """
     value = pl.col("value").log() if log else pl.col("value")
-    grouped = rows.group_by(by, maintain_order=True).agg(
-        value, pl.col("bound").mean(), pl.len().cast(pl.UInt32).alias("seeds")
-    )
+    grouped = rows.group_by(by, maintain_order=True).agg(value, pl.mean("bound"), seeds=pl.len())
     ends = [statistics.student(np.array(values)) for values in grouped["value"]]
     low_high = pl.DataFrame(ends, {"low": pl.Float64, "high": pl.Float64}, orient="row")
     estimates = grouped.select(*by, pl.col("value").list.mean()).hstack(low_high.fill_nan(None))
@@ -147,15 +145,10 @@ def stored_in(rows: pl.DataFrame) -> pl.DataFrame:
     Returns:
         The accuracies among them, with stored_in: heads, mlp, or frozen head.
     """
-    place = (
-        pl.when(pl.col("architecture") == "attention-only")
-        .then(pl.lit("heads"))
-        .when(pl.col("hidden") > 0)
-        .then(pl.lit("mlp"))
-        .otherwise(pl.lit("frozen head"))
-    )
+    behind = pl.when(pl.col("hidden") > 0).then(pl.lit("mlp")).otherwise(pl.lit("frozen head"))
+    place = pl.when(architecture="attention-only").then(pl.lit("heads")).otherwise(behind)
     accuracies = rows.filter(pl.col("quantity").str.ends_with("accuracy"), experiment="routing")
-    return accuracies.with_columns(place.alias("stored_in"))
+    return accuracies.with_columns(stored_in=place)
 
 
 def _quartiles(column: str) -> tuple[pl.Expr, pl.Expr, pl.Expr]:
@@ -165,11 +158,11 @@ def _quartiles(column: str) -> tuple[pl.Expr, pl.Expr, pl.Expr]:
 
 
 def _median_changes(triangle: pl.DataFrame) -> pl.DataFrame:
-    made = triangle.group_by("split", "block", "after").agg(
-        *_quartiles("relative"), pl.median("kl"), pl.len().cast(pl.UInt32).alias("n")
-    )
     key = ["split", "block", "after"]
-    made = made.select(*key, pl.max("after").alias("n_blocks"), pl.exclude(*key))
+    counted = triangle.with_columns(n_blocks=pl.max("after"))
+    made = counted.group_by(key).agg(
+        pl.first("n_blocks"), *_quartiles("relative"), pl.median("kl"), n=pl.len()
+    )
     return made.sort(key, descending=[True, False, False])
 
 

@@ -47,7 +47,7 @@ def over_steps(summary: pl.DataFrame, steps: Sequence[tuple[str, str, int]]) -> 
         rows.join(known, on="model", maintain_order="left")
         .filter(pl.col("step").n_unique().over("run") > 1)
         .sort("step", maintain_order=True)
-        .select(*_COLUMNS, falls.fill_null(value=False).alias("falls"))
+        .select(*_COLUMNS, falls=falls.fill_null(value=False))
     )
 
 

@@ -81,16 +81,15 @@ def verdicts(evidence: pl.DataFrame, limits: Thresholds | None = None) -> pl.Dat
     choices += [(IDENTITY, setup) for setup in SETUPS if setup != MAIN]
     frames = []
     for edit, setup in choices:
-        known = measured_models(evidence, *SETUPS[setup], edit)
-        models = [model for model in known if model.recites()]
+        every = measured_models(evidence, edit, *SETUPS[setup])
+        models = [model for model in every if model.recites()]
         for name, claim in CLAIMS.items():
             conditions = list(claim.conditions(models, limits))
             frame = _judged(name, claim, conditions, limits.significance)
-            if setup != MAIN:
-                frame = frame.filter(pl.col("unit").is_null())
             named = frame.with_columns(edit=pl.lit(edit), setup=pl.lit(setup))
             frames.append(named.select(*VERDICTS))
-    return pl.concat(frames)
+    # of the other setups only claims and models are told
+    return pl.concat(frames).filter((pl.col("setup") == MAIN) | pl.col("unit").is_null())
 
 
 def compared(estimate: Estimate, compare: str, threshold: float) -> str:
@@ -104,27 +103,15 @@ def compared(estimate: Estimate, compare: str, threshold: float) -> str:
 
 
 def rule(name: Rule) -> pl.Expr:
-    """From the column ``verdict`` of a group to one verdict.
+    """From the column ``verdict`` of a group to one verdict; null of none.
 
     ``every``: supported where all are, contradicted where one is. ``some``: supported where one is,
     contradicted where all are. ``most``: supported where more than half are, contradicted where at
-    least half are.
+    least half are. So it is the first, the last or the middle one, from contradicted to supported.
     """
-    verdict = pl.col("verdict")
-    supported, contradicted, undecided = ((verdict == value).sum() for value in VALUES)
-    met, missed = {
-        "every": ((contradicted == 0) & (undecided == 0), contradicted > 0),
-        "some": (supported > 0, (supported == 0) & (undecided == 0)),
-        "most": (2 * supported > pl.len(), 2 * contradicted >= pl.len()),
-    }[name]
-    return (
-        pl.when(met)
-        .then(pl.lit(SUPPORTED))
-        .when(missed)
-        .then(pl.lit(CONTRADICTED))
-        .otherwise(pl.lit(UNDECIDED))
-        .alias("verdict")
-    )
+    places: dict[Rule, int | pl.Expr] = {"every": 0, "some": -1, "most": (pl.len() - 1) // 2}
+    ascending = pl.col("verdict").cast(pl.Enum([CONTRADICTED, UNDECIDED, SUPPORTED])).sort()
+    return ascending.get(places[name], null_on_oob=True).cast(pl.String)
 
 
 def _judged(name: str, claim: Claim, conditions: Sequence[Condition], error: float) -> pl.DataFrame:
@@ -133,10 +120,7 @@ def _judged(name: str, claim: Claim, conditions: Sequence[Condition], error: flo
     judged = [_row(condition, level) for condition in conditions]
     rows = pl.DataFrame(judged, schema=tables.dtypes(VERDICTS))
     units, models = by_unit_and_model(rows, claim)
-    overall = (
-        models.select(rule(claim.models)) if models.height else pl.DataFrame({"verdict": [None]})
-    )
-    parts = [tables.empty(VERDICTS), overall, models, units, rows]
+    parts = [tables.empty(VERDICTS), models.select(rule(claim.models)), models, units, rows]
     return pl.concat(parts, how="diagonal").with_columns(claim=pl.lit(name))
 
 
@@ -149,18 +133,19 @@ def by_unit_and_model(conditions: pl.DataFrame, claim: Claim) -> tuple[pl.DataFr
 def _row(condition: Condition, level: float) -> dict[str, Any]:
     sums = [
         model.estimate(terms, level, condition.offset, related=condition.related)
-        for model, terms in condition.sums
+        for model, terms in condition.sums.items()
     ]
     estimate = combined([(1, each) for each in sums], related=True)
-    compare, threshold = condition.compare, condition.threshold
-    verdict, needed = compared(estimate, compare, threshold), None
-    if verdict == UNDECIDED and len(sums) == 1 and len(condition.sums[0][1]) == 1:
-        [(model, [term])] = condition.sums
-        needed = model.needed(term, level, condition.offset, compare, threshold)
+    (model, terms), *others = condition.sums.items()
+    how = condition.compare, condition.threshold
+    verdict, needed = compared(estimate, *how), None
+    if verdict == UNDECIDED and len(terms) == 1 and not others:
+        needed = model.needed(terms[0], level, condition.offset, *how)
     ends = (end if math.isfinite(end) else None for end in estimate)
     return {
         **{name: value for name, value in vars(condition).items() if name in VERDICTS},
         **dict(zip(("estimate", "low", "high"), ends, strict=True)),
+        "model": condition.family or model.name,
         "level": level,
         "verdict": UNDECIDED if condition.lacks else verdict,
         "needed": needed,

@@ -16,6 +16,9 @@ ONE_QUARTILE = (pl.col("group") == QUARTILE) & (pl.col("edit") == IDENTITY)
 MEMORIZATION = "memorization"
 """The value of the column ``task`` in rows that are not of a benchmark."""
 
+MEASURE = pl.when(pl.col("task") == MEMORIZATION).then("metric").otherwise("task")
+"""The metric of memorization, or the task of a benchmark."""
+
 WORD_PERPLEXITY = "word_perplexity"
 
 PREFERRED_METRICS = ("acc", WORD_PERPLEXITY)
@@ -35,18 +38,9 @@ def memorization(summary: pl.DataFrame, metric: str, split: str = "memorized") -
 def benchmarks(summary: pl.DataFrame) -> pl.DataFrame:
     """The benchmark rows, one metric per task: see `PREFERRED_METRICS`."""
     rows = summary.filter(pl.col("task") != MEMORIZATION)
-    rank = pl.col("metric").replace_strict(
-        {metric: i for i, metric in enumerate(PREFERRED_METRICS)},
-        default=len(PREFERRED_METRICS),
-        return_dtype=pl.Int32,
-    )
-    chosen = (
-        rows.select("task", "metric", rank.alias("rank"))
-        .unique()
-        .sort("task", "rank", "metric")
-        .unique("task", keep="first", maintain_order=True)
-    )
-    return rows.join(chosen, on=["task", "metric"], how="semi", maintain_order="left")
+    preferred = [pl.col("metric") != metric for metric in PREFERRED_METRICS]
+    first = pl.col("metric").sort_by(*preferred, "metric").first().over("task")
+    return rows.filter(pl.col("metric") == first)
 
 
 def accuracies(summary: pl.DataFrame) -> pl.DataFrame:
@@ -171,13 +165,12 @@ def over_seeds(
     several = counted.filter(pl.col("seeds") > 1)
     if not several.height:
         return rows
-    columns = [name for names in estimates for name in names]
-    largest = [name for name in ("p_value", "p_holm") if name in rows.columns]
+    columns, p_values = [name for names in estimates for name in names], "^p_(value|holm)$"
     together = several.group_by(key, maintain_order=True).agg(
         pl.format(_SEEDS, pl.first("recipe"), pl.first("seeds")).alias("model"),
         pl.col(columns),
-        pl.max(*largest) if largest else pl.len().alias("rows"),
-        pl.exclude(*key, "model", *columns, *largest).first(),
+        pl.max(p_values),
+        pl.exclude(*key, "model", *columns, p_values).first(),
     )
     for names in estimates:
         ends = [pooled(*lists) for lists in together.select(names).iter_rows()]
