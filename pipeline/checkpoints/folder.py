@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.checkpoints.manifest import Manifest, sha256, write_manifest
+from pipeline.checkpoints.manifest import Manifest, write_manifest
 from pipeline.workflow.errors import bad_input
-from pipeline.workflow.files import atomic
+from pipeline.workflow.files import atomic, sha256
 from pipeline.workflow.hub import CHECKPOINT_FILES, Snapshot
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from pathlib import Path
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from pipeline.checkpoints.fit import not_understood
-from pipeline.checkpoints.manifest import MANIFEST, read_manifest, sha256
+from pipeline.checkpoints.manifest import MANIFEST, read_manifest
 from pipeline.workflow.errors import InputError, Problem, bad_input
+from pipeline.workflow.files import sha256
 from pipeline.workflow.hub import Snapshot, snapshot
 
 WEIGHTS = (".safetensors", ".safetensors.index.json")

@@ -1,7 +1,7 @@
 """Checks across the values of a study: names used twice, missing references, bad lengths."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.checkpoints.schema import Continued, Gguf, Training
@@ -10,9 +10,8 @@ from pipeline.localization.schema import OWN_SCORERS
 from pipeline.measure.schema import FITTING
 from pipeline.models.grids import BLOCKS, GROUPS, HEADS, NEURON_GROUPS
 from pipeline.samples.schema import PASSAGE_LENGTHS, File, Records
-from pipeline.study.loops import LOOPS, loops
-from pipeline.study.schema import DERIVED, Study
-from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
+from pipeline.study.schema import Study
+from pipeline.workflow.errors import InputError, Problem, bad_input
 
 Found = tuple[str, str, str, str]
 """A problem: what, got, expected, remedy."""
@@ -108,31 +107,6 @@ def missing(what: str, own: str, folder: Path = OWN_EDITS, page: str = "python")
         got = f"{path}: {error}"
     expected = f"a function of a file in {folder}/, beside params.yaml"
     return what, got, expected, f"write it; docs/{page}.md has an example"
-
-
-def derivation(study: Study, recorded: Mapping[str, object], where: str) -> list[Problem]:
-    """A problem if what dvc.yaml loops over does not match params.yaml.
-
-    Args:
-        study: of params.yaml.
-        recorded: what loops.yaml has.
-        where: the name of params.yaml in errors.
-    """
-    derived = loops(study.model_dump())
-    missing = sorted({*Study.model_fields} - study.model_fields_set - {DERIVED})
-    if recorded == derived and not missing:  # DVC wants every section, be it null
-        return []
-    other = [group for group, entries in derived.items() if recorded.get(group) != entries]
-    other += [f"no section {each}, not even null" for each in missing]
-    return [
-        Problem(
-            f"{where}: {LOOPS}",
-            "entries that do not match the other sections: "
-            + (", ".join(other) or shorten(sorted(set(recorded) - set(derived)))),
-            "the file that is derived from them",
-            "derive it again: python -m pipeline study",
-        )
-    ]
 
 
 def _names(study: Study) -> Iterator[Found]:

@@ -16,9 +16,9 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.interventions.interventions import MisfitError
-from pipeline.study.checks import cross_check, derivation, require_own_metrics
-from pipeline.study.loops import LOOPS, register, write_loops
-from pipeline.study.schema import Study
+from pipeline.study.checks import cross_check, require_own_metrics
+from pipeline.study.loops import LOOPS, loops, register, write_loops
+from pipeline.study.schema import DERIVED, Study
 from pipeline.workflow.errors import InputError, Problem, bad_input, disk_problem, shorten
 from pipeline.workflow.files import PARAMS, write_text
 
@@ -40,8 +40,8 @@ def load(path: str | Path = PARAMS, where: str | Path | None = None) -> Study:
     """
     where = str(where or path)
     study = check(read_yaml(Path(path)), where)
-    if problems := _derivation(study, Path(path), where):
-        raise InputError(*problems)
+    if problem := _derivation(study, Path(path), where):
+        raise InputError(problem)
     return study
 
 
@@ -150,11 +150,24 @@ def write(values: Mapping[str, Any], path: Path) -> None:
     write_text(path, OmegaConf.to_yaml(values))
 
 
-def _derivation(study: Study, path: Path, where: str) -> list[Problem]:
+def _derivation(study: Study, path: Path, where: str) -> Problem | None:
+    """The problem if loops.yaml, beside `path`, is not what dvc.yaml is to loop over."""
     file = path.with_name(LOOPS.name)
-    recorded = read_yaml(file) if file.is_file() else None
-    looped = recorded.get("loops") if isinstance(recorded, dict) else None
-    return derivation(study, looped if isinstance(looped, dict) else {}, where)
+    content = read_yaml(file) if file.is_file() else None
+    looped = content.get("loops") if isinstance(content, dict) else None
+    recorded, derived = looped if isinstance(looped, dict) else {}, loops(study.model_dump())
+    missing = sorted({*Study.model_fields} - study.model_fields_set - {DERIVED})
+    if recorded == derived and not missing:  # DVC wants every section, be it null
+        return None
+    other = [group for group, entries in derived.items() if recorded.get(group) != entries]
+    other += [f"no section {each}, not even null" for each in missing]
+    return Problem(
+        f"{where}: {LOOPS}",
+        "entries that do not match the other sections: "
+        + (", ".join(other) or shorten(sorted(set(recorded) - set(derived)))),
+        "the file that is derived from them",
+        "derive it again: python -m pipeline study",
+    )
 
 
 def switch(choices: Mapping[str, str], dry_run: bool) -> Study:

@@ -16,7 +16,6 @@ import networkx
 from rocrate.model import ComputationalWorkflow, ContextEntity
 from rocrate.model.entity import Entity
 from rocrate.rocrate import ROCrate
-from ruamel.yaml import YAML
 
 from pipeline.interventions.interventions import OWN_EDITS
 from pipeline.localization.schema import OWN_SCORERS
@@ -25,7 +24,7 @@ from pipeline.study.schema import Study
 from pipeline.workflow.dag import FIRST, LOCK, Dag, Stage
 from pipeline.workflow.digest import OWN
 from pipeline.workflow.errors import bad_input, run_command
-from pipeline.workflow.files import PARAMS, atomic
+from pipeline.workflow.files import PARAMS, atomic, safe_yaml
 from pipeline.workflow.own import files_below
 
 PROFILES = {
@@ -85,12 +84,12 @@ class _Crate:
     def __init__(self, dag: Dag, study: Study) -> None:
         self._dag = dag
         self.crate = ROCrate(version="1.1")
-        cited = YAML(typ="safe").load(CITATION)
+        cited = safe_yaml(CITATION)
         author = self._add("#author", "Organization", name=cited["authors"][0]["name"])
         self._describe(study, cited, author)
         workflow = self._workflow(cited, author)
         self._params = self.crate.add_file(PARAMS, PARAMS, properties=_format(PARAMS))
-        locked = YAML(typ="safe").load(LOCK)["stages"]
+        locked = safe_yaml(LOCK)["stages"]
         order = networkx.lexicographical_topological_sort(dag.graph)
         stages = [dag.stages[name] for name in order if dag.stages[name].group not in FIRST]
         steps = self._steps(workflow, list(dict.fromkeys(stage.group for stage in stages)))

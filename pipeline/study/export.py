@@ -23,7 +23,6 @@ from pipeline.checkpoints.fit import skeleton
 from pipeline.checkpoints.folder import checkpoint_files
 from pipeline.checkpoints.hub import fetch_files
 from pipeline.checkpoints.loading import model_of
-from pipeline.checkpoints.manifest import sha256
 from pipeline.checkpoints.verified import verified
 from pipeline.interventions.editing import bypassed
 from pipeline.interventions.exporting import (
@@ -43,7 +42,7 @@ from pipeline.study.audit import origin_of
 from pipeline.study.composition import load
 from pipeline.study.project import DISTRIBUTION
 from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
-from pipeline.workflow.files import PARAMS, atomic
+from pipeline.workflow.files import PARAMS, atomic, sha256
 from pipeline.workflow.hub import Snapshot, listing, select, snapshot
 
 CARD = "README.md"

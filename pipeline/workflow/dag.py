@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.workflow.digest import CODE, entry
+from pipeline.workflow.files import PARAMS, safe_yaml
 from pipeline.workflow.locks import naming_the_holder, opened
 
 LOCK = Path("dvc.lock")
@@ -76,13 +77,13 @@ class Dag:
     @cached_property
     def declared(self) -> dict[str, Any]:
         """The groups of stages as in dvc.yaml, with loops and values not filled in."""
-        groups: dict[str, Any] = _read("dvc.yaml")["stages"]
+        groups: dict[str, Any] = safe_yaml("dvc.yaml")["stages"]
         return groups
 
     @cached_property
     def study(self) -> str:
         """The name of the study in force."""
-        return str(_read("params.yaml")["study"])
+        return str(safe_yaml(PARAMS)["study"])
 
     @cached_property
     def graph(self) -> networkx.DiGraph:
@@ -98,17 +99,17 @@ class Dag:
             InputError: another run is active in this checkout.
         """
         with naming_the_holder(), self.repo.lock:  # repo.status() would read all files again
-            locked = (_read(LOCK) if LOCK.exists() else None) or {}
+            locked = _locked()
             return {
                 stage.addressing
                 for stage in self._resolved()
-                if _differs(stage) or self._runs_other_code(stage, locked.get("stages", {}))
+                if _differs(stage) or self._runs_other_code(stage.addressing, locked)
             }
 
-    def _runs_other_code(self, stage: PipelineStage, locked: Mapping[str, Any]) -> bool:
+    def _runs_other_code(self, address: str, locked: Mapping[str, Any]) -> bool:
         """Whether the code differs from that of the stage's last run."""
-        before = locked.get(stage.addressing, {}).get("params", {}).get(str(CODE), {})
-        keys = self.stages[stage.addressing].params.get(str(CODE), ())
+        before = locked.get(address, {}).get("params", {}).get(str(CODE), {})
+        keys = self.stages[address].params.get(str(CODE), ())
         return any(before.get(key) != entry(key) for key in keys)
 
     @cached_property
@@ -201,8 +202,7 @@ def cached(address: str, out: str | Path) -> Path | None:
         return None
     repo = opened(".")
     with repo.lock:  # no other process is writing dvc.lock
-        stages = _read(LOCK)
-    outs = stages.get("stages", {}).get(address, {}).get("outs", [])
+        outs = _locked().get(address, {}).get("outs", [])
     md5 = next((each["md5"] for each in outs if each["path"] == str(out)), None)
     path = Path(repo.cache.local.oid_to_path(md5)) if md5 else None
     return path if path and path.is_file() else None
@@ -268,5 +268,8 @@ def _set_aside_damaged_lock(lock: Path) -> None:
         )
 
 
-def _read(path: str | Path) -> Any:
-    return YAML(typ="safe").load(Path(path))
+def _locked() -> dict[str, Any]:
+    """Stage -> what dvc.lock records of its last run; empty without the file."""
+    recorded = (safe_yaml(LOCK) if LOCK.exists() else None) or {}
+    stages: dict[str, Any] = recorded.get("stages", {})
+    return stages

@@ -170,14 +170,13 @@ def missing_bytes(files: Sequence[RepoFile], repo: str, commit: str, kind: Kind 
 
 def select(files: Sequence[RepoFile], wanted: Sequence[str]) -> list[RepoFile]:
     """Those files whose path one of the patterns matches (* stops at a slash), sorted by path."""
-
-    def is_wanted(path: str) -> bool:
-        return any(
-            path.count("/") == pattern.count("/") and fnmatchcase(path, pattern)
-            for pattern in wanted
-        )
-
-    return sorted((file for file in files if is_wanted(file.path)), key=lambda file: file.path)
+    chosen = {
+        file.path: file
+        for pattern in wanted
+        for file in files
+        if file.path.count("/") == pattern.count("/") and fnmatchcase(file.path, pattern)
+    }
+    return [chosen[path] for path in sorted(chosen)]
 
 
 def require_inside(paths: Sequence[str], where: str) -> None:
@@ -190,7 +189,11 @@ def require_inside(paths: Sequence[str], where: str) -> None:
     Raises:
         InputError: a path leads out of the folder.
     """
-    outside = [path for path in paths if not _stays_inside(path)]
+    outside = [
+        path
+        for path in paths
+        if path.startswith("/") or {"\\", ":"} & {*path} or ".." in PurePosixPath(path).parts
+    ]
     if outside:
         raise bad_input(
             where,
@@ -198,11 +201,6 @@ def require_inside(paths: Sequence[str], where: str) -> None:
             "paths inside the repository's folder",
             "do not use this repository: its listing tries to write elsewhere",
         )
-
-
-def _stays_inside(path: str) -> bool:
-    parts = PurePosixPath(path).parts
-    return not path.startswith("/") and "\\" not in path and ".." not in parts and ":" not in path
 
 
 def _require_room(missing: int, repo: str) -> None:

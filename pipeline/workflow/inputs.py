@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from pipeline.workflow import digest
 from pipeline.workflow.dag import Stage, resolved
 from pipeline.workflow.errors import bad_input
+from pipeline.workflow.files import safe_yaml
 from pipeline.workflow.own import files_below
 
 
@@ -55,7 +54,7 @@ def _state(stage: Stage) -> dict[str, object]:
     """Input -> its compared state: a param's value, the digest of code, size and time of a file."""
     state: dict[str, object] = {}
     for file, keys in stage.params.items():
-        values = YAML(typ="safe").load(Path(file)) if Path(file).exists() else None
+        values = safe_yaml(file) if Path(file).exists() else None
         state |= {_name(file, key): _value(values, key) for key in keys}
     digest.forget()
     for key in stage.params.get(str(digest.CODE), ()):

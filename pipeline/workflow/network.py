@@ -87,14 +87,14 @@ def unreachable(url: str) -> str | None:
     answers: list[str | None] = []
 
     def connect() -> None:
+        reason = None
         try:
             httpx2.head(url, timeout=CONNECT_SECONDS)
         except (httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError):
-            answers.append(None)  # an answer, if a bad one
+            pass  # an answer, if a bad one
         except (httpx2.TransportError, httpx2.InvalidURL) as error:
-            answers.append(f"no connection to {url}: {_brief(error)}")
-        else:
-            answers.append(None)
+            reason = f"no connection to {url}: {_brief(error)}"
+        answers.append(reason)
 
     connecting = Thread(target=connect, daemon=True)  # a name server may keep it waiting for longer
     connecting.start()
