@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.checkpoints.manifest import Manifest, write_manifest
+from pipeline.checkpoints.schema import Hub, Model
 from pipeline.workflow.errors import bad_input
 from pipeline.workflow.files import atomic, sha256
 from pipeline.workflow.hub import CHECKPOINT_FILES, Snapshot
@@ -22,8 +23,8 @@ SIZE_TOLERANCE = 0.1
 and may count embeddings differently."""
 
 
-def describe_folder(folder: Path, source: Path, *, name: str, family: str) -> Manifest:
-    """Write the manifest of a checkpoint in a user's folder, atomically.
+def describe_folder(folder: Path, model: Model, source: Path) -> Manifest:
+    """Write the manifest of a model's checkpoint in a user's folder, atomically.
 
     Raises:
         InputError: as for `checkpoint_files`, `require_tokenizer` and `write_description`.
@@ -31,9 +32,7 @@ def describe_folder(folder: Path, source: Path, *, name: str, family: str) -> Ma
     checkpoint, origin = checkpoint_files(source), {"folder": str(source.resolve())}
     described = describe(checkpoint, str(source))
     require_tokenizer(checkpoint.files, str(source))
-    return write_description(
-        folder, checkpoint, described, str(source), name=name, family=family, origin=origin
-    )
+    return write_description(folder, checkpoint, described, str(source), model, origin)
 
 
 def describe(checkpoint: Snapshot, where: str) -> tuple[PreTrainedModel, int]:
@@ -58,37 +57,33 @@ def write_description(
     checkpoint: Snapshot,
     described: tuple[PreTrainedModel, int],
     where: str,
-    *,
-    name: str,
-    family: str,
+    model: Model,
     origin: Mapping[str, str],
-    billions: float | None = None,
 ) -> Manifest:
-    """Write the manifest of a checkpoint whose files lie elsewhere, atomically.
+    """Write the manifest of a model's checkpoint whose files lie elsewhere, atomically.
 
-    Files without a checksum get one. `billions` of parameters are the study's; None: not given.
+    Files without a checksum get one.
 
     Raises:
         InputError: a size other than the study's, or weights that are NaN.
     """
     from pipeline.checkpoints.fit import require_numbers  # imports torch, which takes seconds
 
-    model, tokens = described
-    size = model.num_parameters() / 1e9
-    if billions is not None and abs(size - billions) > SIZE_TOLERANCE * billions:
+    bare, tokens = described
+    size, made = bare.num_parameters() / 1e9, model.checkpoint
+    if isinstance(made, Hub) and abs(size - made.billions) > SIZE_TOLERANCE * made.billions:
         raise bad_input(
             f"the size of {where}",
             f"{size:.4g} billion parameters",
-            f"{billions:g}, as the study says of {name}",
+            f"{made.billions:g}, as the study says of {model.name}",
             "name the right repository, or correct `billions` of this model",
         )
     require_numbers(checkpoint.folder, checkpoint.files, where)
     stored = checkpoint.files.items()
     files = {path: known or sha256(checkpoint.folder / path) for path, known in stored}
+    named = {"name": model.name, "family": model.family}
     with atomic(folder, directory=True) as temporary:
-        return write_manifest(
-            temporary, model, name=name, family=family, tokens=tokens, origin=origin, files=files
-        )
+        return write_manifest(temporary, bare, **named, tokens=tokens, origin=origin, files=files)
 
 
 def checkpoint_files(source: Path) -> Snapshot:

@@ -7,6 +7,7 @@ from transformers import PreTrainedTokenizerBase
 from pipeline.checkpoints.fit import require_known
 from pipeline.checkpoints.folder import describe, write_description
 from pipeline.checkpoints.manifest import Manifest
+from pipeline.checkpoints.schema import Hub, Model
 from pipeline.checkpoints.verified import tokenizer_of
 from pipeline.workflow.errors import bad_input
 from pipeline.workflow.hub import (
@@ -26,45 +27,24 @@ FINAL = "main"
 """The branch of a repository that holds the final model of a training run."""
 
 
-def fetch_checkpoint(
-    folder: Path,
-    repo: str,
-    commit: str,
-    *,
-    name: str,
-    family: str,
-    billions: float | None,
-    step: int | None = None,
-) -> Manifest:
+def fetch_checkpoint(folder: Path, model: Model, source: Hub) -> Manifest:
     """Fetch a checkpoint into the Hugging Face cache, and write its manifest, atomically.
 
     Args:
         folder: receives only the manifest.
-        repo: OWNER/NAME.
-        commit: 40 hexadecimal digits.
-        name: as in `Manifest`, and so is the family.
-        family: likewise.
-        billions: of parameters, from the study; None if not given.
-        step: of the training run that it is a checkpoint of; None: it is the whole model.
+        model: as the study has it.
+        source: of the model.
 
     Raises:
         InputError: as for `fetch_files`, `write_description` and `require_own_weights`.
     """
+    repo, commit = source.pin
     cached = not missing_bytes(select(listing(repo, commit), CHECKPOINT_FILES), repo, commit)
-    if step is not None and (online() or not cached):  # weights were compared when fetched
-        require_own_weights(repo, commit, step)
+    if model.step is not None and (online() or not cached):  # weights were compared when fetched
+        require_own_weights(repo, commit, model.step)
     checkpoint, where = fetch_files(repo, commit), f"{repo} at {commit}"
     described, origin = describe(checkpoint, where), {"repo": repo, "commit": commit}
-    return write_description(
-        folder,
-        checkpoint,
-        described,
-        where,
-        name=name,
-        family=family,
-        origin=origin,
-        billions=billions,
-    )
+    return write_description(folder, checkpoint, described, where, model, origin)
 
 
 def require_own_weights(repo: str, commit: str, step: int) -> None:

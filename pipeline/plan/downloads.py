@@ -13,7 +13,7 @@ from pipeline.checkpoints.manifest import BYTES
 from pipeline.checkpoints.schema import Hub
 from pipeline.samples import pile
 from pipeline.samples.schema import Inserted, Pile, Pythia
-from pipeline.study.loops import model_key
+from pipeline.study.loops import parsed
 from pipeline.study.schema import Study
 from pipeline.workflow.dag import Stage
 from pipeline.workflow.errors import InputError, Problem
@@ -100,7 +100,7 @@ def amount(value: float, unit: str) -> str:
 
 def wants(study: Study, stage: Stage) -> list[Want]:
     """The files that a stage reads, by the patterns with which it fetches them."""
-    key = model_key(stage.address)
+    _, key, _ = parsed(stage.address)
     if stage.group == "datasets":
         return [Want(*each.pin, name=each.name) for each in study.datasets[key].values()]
     if stage.group == "samples":

@@ -15,7 +15,7 @@ from pipeline.checkpoints.schema import Hub
 from pipeline.interventions.interventions import edit_name, is_own
 from pipeline.plan.cost import SHEETS, START_SECONDS, Costs
 from pipeline.plan.downloads import amount, wants
-from pipeline.study.loops import model_key
+from pipeline.study.loops import parsed
 from pipeline.study.schema import Study
 from pipeline.workflow.dag import Dag, Stage
 from pipeline.workflow.device import free_bytes, visible
@@ -123,7 +123,7 @@ def plan(study: Study, dag: Dag, on: str | None = None) -> str:
         f"time      {_time(dag, made, on)}, if all bypassed rows are decoded; downloads not "
         "counted",
     ]
-    running = {model_key(address) for address in dag.stale} & set(study.models)
+    running = {parsed(address)[1] for address in dag.stale} & set(study.models)
     if memory := {costs.weight_bytes(study.models[key]): key for key in running}:
         needed = max(memory)
         free = SHEETS[device].memory if device in SHEETS else free_bytes(device)
@@ -188,10 +188,9 @@ def rows(study: Study, dag: Dag, costs: Costs, device: str) -> list[Row]:
 
 
 def _row(study: Study, costs: Costs, stage: Stage, device: str, asked: bool, *, fresh: bool) -> Row:
-    group, key = stage.group, model_key(stage.address)
+    group, (_, key, part) = stage.group, parsed(stage.address)
     model = study.models.get(key)
     entry = model or study.families.get(key) or study.theory.get(key)
-    part = stage.address.partition(f"@{key}-")[2]
     named = study.mitigated[key] if group == "mitigation" else entry.name if entry else ""
     row = Row(" ".join(filter(None, (group, named, part))), fresh)
     if fresh:

@@ -25,6 +25,9 @@ LOOPS = Path("loops.yaml")
 TAKES_MEAN = ("mean", "mlp-mean")
 """Edits for which benchmarks read the samples; those of a study's own may be such."""
 
+PART = re.compile(r"-(\d+-of-\d+)$")
+"""The end of the key of a part."""
+
 IN_PARTS = ("memorization", "benchmarks")
 """Stages that `parts` cuts into several for each model."""
 
@@ -118,14 +121,20 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def model_key(address: str) -> str:
-    """The key of a stage of a model: that in ``models``, without the part.
+def parsed(address: str) -> tuple[str, str, str]:
+    """Group, key and part of a stage; the group of a table's parts is that of the table.
 
     Args:
-        address: such as ``memorization_part@tiny-neo-8-2-of-4``, for which it is ``tiny-neo-8``.
+        address: such as ``memorization_part@tiny-neo-8-2-of-4``, which is of ``memorization``,
+            ``tiny-neo-8`` and ``2-of-4``; the part is empty if the stage is not of one.
     """
     group, _, key = address.partition("@")
-    return re.sub(r"-\d+-of-\d+$", "", key) if group.endswith("_part") else key
+    part = PART.search(key) if group.endswith("_part") else None
+    return (
+        group.removesuffix("_part"),
+        key[: part.start()] if part else key,
+        part[1] if part else "",
+    )
 
 
 def write_loops(study: Mapping[str, Any], path: Path = LOOPS) -> None:
