@@ -104,8 +104,7 @@ def wants(study: Study, stage: Stage) -> list[Want]:
     if stage.group == "datasets":
         return [Want(*each.pin, name=each.name) for each in study.datasets[key].values()]
     if stage.group == "samples":
-        source = study.families[key].samples
-        made = []
+        source, made = study.families[key].samples, []
         if isinstance(source, Pythia):
             # whole names: `duped.12b` begins `duped.12b.23000`
             files = tuple(f"data/{split}-?????-of-?????*" for split in source.splits)
@@ -115,13 +114,11 @@ def wants(study: Study, stage: Stage) -> list[Want]:
             here = sum(sizes[name] for name in sizes if (Path("data/downloads") / name).exists())
             made.append(Want(source.url, known=(sum(sizes.values()) - here, here)))
         if isinstance(source, Pythia | Pile | Inserted):
-            texts, tokenizer = (
-                (source.texts, source.tokenizer)
-                if isinstance(source, Inserted)
-                else (source.control.documents, source.control.tokenizer)
-            )
+            texts = source.texts if isinstance(source, Inserted) else source.control.documents
+            cut_by = source if isinstance(source, Inserted) else source.control
             made.append(Want(*texts.pin))
-            made.append(Want(*tokenizer.pin, "model", TOKENIZER_FILES, ("config.json",), 3e6))
+            tokenizer = *cut_by.tokenizer.pin, "model", TOKENIZER_FILES
+            made.append(Want(*tokenizer, ("config.json",), 3e6))
         return made
     if key in study.models:  # evaluations too read the Hugging Face cache
         model = study.models[key]

@@ -65,6 +65,12 @@ def free_on_disk(path: str | Path) -> int:
     return shutil.disk_usage(next(p for p in (where, *where.parents) if p.exists())).free
 
 
+def bytes_of(path: Path) -> int:
+    """Bytes of a file, or of all files below a folder; 0 of what is not there."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
 def sha256(path: Path) -> str:
     """The checksum of a file.
 
