@@ -38,8 +38,7 @@ def describe_folder(folder: Path, model: Model, source: Path) -> Manifest:
 def describe(checkpoint: Snapshot, where: str) -> tuple[PreTrainedModel, int]:
     """The model without its weights, and the number of tokens that its tokenizer knows.
 
-    Returns:
-        The model, on torch's meta device, in the precision of its stored weights; and the tokens.
+    It is on torch's meta device, in the precision of its stored weights.
 
     Raises:
         InputError: as for `fit.skeleton` and `verified.tokenizer_of`.

@@ -28,12 +28,8 @@ FINAL = "main"
 
 
 def fetch_checkpoint(folder: Path, model: Model, source: Hub) -> Manifest:
-    """Fetch a checkpoint into the Hugging Face cache, and write its manifest, atomically.
-
-    Args:
-        folder: receives only the manifest.
-        model: as the study has it.
-        source: of the model.
+    """Fetch a checkpoint into the Hugging Face cache; its manifest alone goes into `folder`,
+    atomically.
 
     Raises:
         InputError: as for `fetch_files`, `write_description` and `require_own_weights`.

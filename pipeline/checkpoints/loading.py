@@ -20,15 +20,11 @@ from pipeline.workflow.hub import Snapshot
 def load_model(
     folder: str | Path, dtype: torch.dtype | str, device: str = "cpu", room: int | None = None
 ) -> PreTrainedModel:
-    """The model of a checkpoint, in eval mode.
+    """The model of a checkpoint, in eval mode, from the folder of its manifest.
 
-    Args:
-        folder: of the checkpoint's manifest. Weights of the hub that are not in the cache are
-            fetched, at the commit that the manifest names.
-        dtype: to which the stored weights are converted, or its name, such as ``float32``.
-        device: the device of the model, such as ``cuda``.
-        room: bytes that the weights may take there, beyond which blocks are streamed; None: no
-            limit.
+    Weights of the hub that are not in the cache are fetched, at the commit that the manifest names.
+    They are converted to `dtype`, which may be a name, such as ``float32``. `room` are the bytes
+    that they may take on the device, beyond which blocks are streamed; None: no limit.
 
     Raises:
         InputError: the manifest is missing, a file is missing or differs from the manifest, or the

@@ -58,20 +58,15 @@ def baselines(
     encode: Callable[[str], list[int]],
     end: int,
 ) -> dict[str, dict[str, float]]:
-    """Score every task with every scorer that has no attention.
+    """Score the documents of every task with every scorer that has no attention.
 
-    Args:
-        documents: task -> its documents.
-        tasks: task -> what a scorer sees of a document.
-        frequencies: of the training rows.
-        encode: text -> token ids.
-        end: id of the end-of-text token, which precedes what has no context.
+    `end`, the id of the end-of-text token, precedes what has no context.
 
     Returns:
         task -> scorer -> value. The scorers are ``unigram`` and ``bigram``, and in multiple choice
-        ``shortest`` and ``longest`` (in characters) and ``guess``, by lot. The value is word
-        perplexity where a whole text is scored, else accuracy (0 to 1). For the last word, where
-        all words compete, ``unigram`` stands for the one word that is right most often.
+            ``shortest`` and ``longest`` (in characters) and ``guess``, by lot. The value is word
+            perplexity where a whole text is scored, else accuracy (0 to 1). For the last word,
+            where all words compete, ``unigram`` stands for the one word that is right most often.
     """
 
     def steps(item: Item, choice: str) -> list[tuple[int, int]]:

@@ -54,11 +54,8 @@ def write(
 ) -> None:
     """Write a corpus, each folder atomically.
 
-    Args:
-        corpus: to be written.
-        folder: gets rows.parquet, records.parquet and tokenizer/.
-        task_folder: gets a YAML and a JSONL file a task, and baselines.json.
-        provenance: what determines the corpus; stored in the tables.
+    One gets rows.parquet, records.parquet and tokenizer/; the other a YAML and a JSONL file a task,
+    and baselines.json. `provenance` is what determines the corpus; the tables store it.
     """
     rows, records, tokenizer = corpus.rows, corpus.records, corpus.tokenizer
     frame = pl.DataFrame({"tokens": rows}, schema={"tokens": pl.List(pl.UInt32)})

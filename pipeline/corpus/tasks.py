@@ -99,14 +99,10 @@ def make_documents(
     *made_of: object,
     fits: Callable[[Item], bool] = lambda _: True,
 ) -> dict[str, list[Document]]:
-    """The documents of all tasks, all different within a task.
+    """The documents of all tasks, as many as are wanted, at least 1, all different within a task.
 
-    Args:
-        tasks: name -> task.
-        wanted: name -> number of documents, at least 1.
-        seed: of the choice of the documents.
-        made_of: what the tasks make their documents of.
-        fits: whether an item is short enough to be scored.
+    `made_of` is what the tasks make them of; `fits` says whether an item is short enough to be
+    scored.
 
     Raises:
         InputError: next to no item is short enough, or there are not so many different ones.
@@ -139,16 +135,10 @@ def write_tasks(
     tasks: Mapping[str, Task],
     blind: Mapping[str, Mapping[str, float]],
 ) -> None:
-    """Write NAME.yaml and NAME.jsonl of each task into the folder `folder`, which exists.
+    """Write NAME.yaml and NAME.jsonl of each task into a folder, which exists.
 
-    The metadata of a task state its chance, which is what the best scorer without attention
-    reaches, and the field of its documents that holds their category.
-
-    Args:
-        folder: of the tasks.
-        documents: task -> its documents.
-        tasks: task -> what lm-eval does with them.
-        blind: task -> scorer without attention -> value; see `baselines`.
+    The metadata of a task state its chance, which is what the best scorer without attention reaches
+    (`blind`, see `baselines`), and the field of its documents that holds their category.
     """
     yaml = YAML()
     for name, task in tasks.items():

@@ -131,11 +131,7 @@ def wants(study: Study, stage: Stage) -> list[Want]:
 
 
 def require_downloads(study: Study, stages: Iterable[Stage]) -> None:
-    """Raise before anything runs if needed files can neither be fetched nor are cached.
-
-    Args:
-        study: in force.
-        stages: that are about to run.
+    """Raise before any of the stages runs if files can neither be fetched nor are cached.
 
     Raises:
         NoNetworkError: they need what the cache lacks, and the hub, or the host of GPT-Neo's
@@ -154,10 +150,6 @@ def require_downloads(study: Study, stages: Iterable[Stage]) -> None:
 
 def check(study: Study, stages: Iterable[Stage]) -> list[str]:
     """Check that the hub has each pin of the stages and that it fits, by listings and metadata.
-
-    Args:
-        study: in force.
-        stages: whose pins are looked up.
 
     Returns:
         One line per pin.

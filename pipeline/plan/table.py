@@ -84,12 +84,9 @@ class Row:
 
 
 def plan(study: Study, dag: Dag, on: str | None = None) -> str:
-    """The plan of the study in force, of these stages, as plain text: table, totals and notes.
+    """The plan of the study in force as plain text: table, totals and notes.
 
-    Args:
-        study: the study in force.
-        dag: its stages.
-        on: one of `ON`; None: this machine.
+    It is for one of the machines `ON`; None: this one.
 
     Raises:
         InputError: no such machine.

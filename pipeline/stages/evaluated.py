@@ -44,14 +44,7 @@ class Evaluated:
         file: str,
         determined_by: dict[str, object],
     ) -> None:
-        """Write a table of this model.
-
-        Args:
-            table: its rows.
-            schema: its columns.
-            file: below data/STUDY, such as ``tokens/tiny-neo-8.parquet``.
-            determined_by: its provenance.
-        """
+        """Write a table into a file below data/STUDY, such as ``tokens/tiny-neo-8.parquet``."""
         path = self.study.data / file
         tables.write(table, path, schema, {"model": self.name, **determined_by})
 
@@ -100,11 +93,8 @@ class Evaluated:
     ) -> Iterator[Device]:
         """Lease a device for the enclosed work, and write its cost; `notes` go with it.
 
-        Args:
-            stage: its name.
-            part: of the table, such as ``2-of-8``.
-            journal: events of the work.
-            streamed: whether the work can stream weights that do not fit.
+        `part` is of the stage's table, such as ``2-of-8``; `journal` has the events of the work,
+        which can stream weights that do not fit unless `streamed` is false.
         """
         name = self.name if part is None else f"{self.name}.{part}"
         weight_bytes, run = self.manifest.weight_bytes(self.dtype), self.study.run

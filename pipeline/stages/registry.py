@@ -68,12 +68,9 @@ STAGES = {
 
 
 def run(study: Study, address: str, **options: Any) -> None:
-    """Run one stage.
+    """Run one stage, by its address as DVC writes it: ``memorization@tiny-neo-8``.
 
-    Args:
-        study: the study in force.
-        address: as DVC writes it: ``memorization@tiny-neo-8``, ``aggregate@tiny``.
-        options: of the stage, such as ``partial`` of ``aggregate``.
+    `options` are of the stage, such as ``partial`` of ``aggregate``.
 
     Raises:
         InputError: the study has no such stage.

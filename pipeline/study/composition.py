@@ -29,11 +29,7 @@ GROUPS = ("study", "seeds")
 
 
 def load(path: str | Path = PARAMS, where: str | Path | None = None) -> Study:
-    """Read and check a study.
-
-    Args:
-        path: a params.yaml.
-        where: its name in errors; None: `path`.
+    """Read and check a params.yaml; `where` is its name in errors, None: its path.
 
     Raises:
         InputError: every problem of the file at once, each with what, got, expected, remedy.
@@ -71,13 +67,9 @@ def check(values: object, where: str = str(PARAMS)) -> Study:
 def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) -> Study:
     """Write params.yaml for other choices of pipeline/conf/, such as ``{"study": "tiny"}``.
 
-    It uses DVC's own composition (Hydra), so ``dvc exp run -S study=NAME`` writes the same bytes.
-    The file is replaced only if the study passes every check.
-
-    Args:
-        choices: config group -> option: a folder of pipeline/conf/ and a file in it.
-        conf: the folder of config.yaml and of the groups.
-        path: the file to write.
+    A choice is a folder of `conf` -> a file in it. It uses DVC's own composition (Hydra), so ``dvc
+    exp run -S study=NAME`` writes the same bytes. The file is replaced only if the study passes
+    every check.
 
     Raises:
         InputError: no such group or option, or the composed study has problems.
@@ -171,11 +163,9 @@ def _derivation(study: Study, path: Path, where: str) -> Problem | None:
 
 
 def switch(choices: Mapping[str, str], dry_run: bool) -> Study:
-    """Switch to the study that `choices` name; if it is in force already, keep it with its edits.
+    """Switch to the study of some choices, as for `compose`; none leaves the study in force.
 
-    Args:
-        choices: config group -> option, as for `compose`; none leaves the study in force.
-        dry_run: params.yaml may not be written.
+    If it is in force already, it is kept with its edits. A dry run may not write params.yaml.
 
     Raises:
         InputError: as for `load` and `compose`; or a dry run would have to change the study.

@@ -49,13 +49,9 @@ PARQUET = "application/vnd.apache.parquet"
 
 
 def write_crate(study: Study, to: Path) -> None:
-    """Write a finished study with its code, tables and report as one zip.
+    """Write a finished study with its code, tables and report as one zip, which is replaced.
 
     Weights and datasets are left out; the manifests of checkpoints and datasets identify them.
-
-    Args:
-        study: the study in force.
-        to: the zip, which is replaced.
 
     Raises:
         InputError: a stage of the study has to run first.

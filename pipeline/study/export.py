@@ -90,12 +90,9 @@ class Source:
 def export(name: str, edit: str, blocks: str, to: Path, **told: str) -> float:
     """Write the checkpoint and its card, atomically.
 
-    Args:
-        name: a folder, a model of the study in force, or OWNER/NAME@COMMIT of the hub.
-        edit: one of `EXPORTABLE`.
-        blocks: block numbers (0-based), separated by commas.
-        to: the folder to create.
-        told: of the card's head, `base_model` and `license`, in place of what the source has.
+    The model is a folder, one of the study in force, or OWNER/NAME@COMMIT of the hub; the edit one
+    of `EXPORTABLE`, in blocks whose numbers (0-based) are separated by commas. `told` are the
+    card's `base_model` and `license`, in place of what the source has.
 
     Returns:
         The largest difference of logits from the edited model, see `exporting.distance`.

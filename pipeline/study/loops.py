@@ -153,12 +153,9 @@ def write_loops(study: Mapping[str, Any], path: Path = LOOPS) -> None:
 def register(*, writing: bool) -> None:
     """Let Hydra fill in ``${derived:}``, and ``${seeded:KEY,SEED}``, a model with another seed.
 
-    The study in force, with its edits, becomes the option ``study=in-force``, the default of
-    pipeline/conf/config.yaml.
-
-    Args:
-        writing: whether ``${derived:}``, the name of loops.yaml, writes the file; if not, whoever
-            composes the study does so.
+    ``${derived:}``, the name of loops.yaml, writes the file if `writing`; if not, whoever composes
+    the study does so. The study in force, with its edits, becomes the option ``study=in-force``,
+    the default of pipeline/conf/config.yaml.
     """
     from hydra.core.config_store import ConfigStore
     from omegaconf import DictConfig, OmegaConf

@@ -84,11 +84,7 @@ class Board(logging.Handler):
 def take_over(logger: logging.Logger) -> Board | None:
     """Show the board in place of Snakemake's own lines, unless these are asked for.
 
-    Args:
-        logger: Snakemake's.
-
-    Returns:
-        None without a terminal, with ``--verbose``, or with another handler of the user's.
+    It is None without a terminal, with ``--verbose``, or with another handler of the user's.
     """
     for handler in logger.handlers:
         stream = getattr(handler, "stream", None)

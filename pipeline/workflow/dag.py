@@ -157,10 +157,7 @@ class Dag:
 
 
 def resolved(address: str) -> Stage:
-    """One stage, without resolving the others.
-
-    Args:
-        address: of a stage of the study in force.
+    """One stage of the study in force, without resolving the others.
 
     Raises:
         dvc.exceptions.DvcException: there is no such stage.
@@ -171,11 +168,9 @@ def resolved(address: str) -> Stage:
 
 
 def reproduce(*words: str, quiet: bool = False) -> None:
-    """Run stale stages one after the other, as `dvc repro` does.
+    """Run stale stages one after the other, as `dvc repro` does with these words; none: all stages.
 
-    Args:
-        words: of the command; none: all stages.
-        quiet: print errors alone.
+    A quiet run prints errors alone.
 
     Raises:
         SystemExit: a stage failed, after it has printed its error.
@@ -189,14 +184,10 @@ def reproduce(*words: str, quiet: bool = False) -> None:
 
 
 def cached(address: str, out: str | Path) -> Path | None:
-    """The place in DVC's cache of an output of a stage's last run; None if it is not there.
+    """The place in DVC's cache of a file that a stage's last run wrote; None if it is not there.
 
     DVC and Snakemake remove a stage's outputs before it runs; dvc.lock names them until the stage
-    has ended.
-
-    Args:
-        address: of the stage, such as ``memorization@tiny-neo-8``.
-        out: a file that it writes, relative to the root.
+    has ended. `out` is relative to the root.
     """
     if not LOCK.exists():
         return None

@@ -101,14 +101,8 @@ def room_for(needed: int, device: str) -> int:
 def require_memory(model: str, needed: int, device: str, room: int) -> None:
     """Raise if a model does not fit, before it is loaded.
 
-    Args:
-        model: its name.
-        needed: bytes that its weights take.
-        device: what `lease` yielded: ``"cuda"`` or ``"cpu"``.
-        room: bytes that they may take.
-
     Raises:
-        InputError: they take more.
+        InputError: the bytes that its weights take are more than there is room for.
     """
     if needed > room:
         where = f"GPU {os.environ.get('CUDA_VISIBLE_DEVICES', '')}" if device == "cuda" else "CPU"

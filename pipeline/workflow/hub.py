@@ -180,14 +180,11 @@ def select(files: Sequence[RepoFile], wanted: Sequence[str]) -> list[RepoFile]:
 
 
 def require_inside(paths: Sequence[str], where: str) -> None:
-    """Raise if a path leads out of its repository's folder.
-
-    Args:
-        paths: of a listing.
-        where: name of the repository in errors.
+    """Raise if a path of a listing leads out of its repository's folder; `where` is its name in
+    errors.
 
     Raises:
-        InputError: a path leads out of the folder.
+        InputError: the first such path is named.
     """
     outside = [
         path

@@ -20,10 +20,7 @@ from pipeline.workflow.own import files_below
 
 @contextmanager
 def held_still(address: str) -> Iterator[None]:
-    """Raise at the end if an input of the stage has changed since the beginning.
-
-    Args:
-        address: of the stage that runs, such as ``memorization@tiny-neo-8``.
+    """Raise at the end if an input of the stage that runs has changed since the beginning.
 
     Raises:
         InputError: the recorded digest is not that of the code; or an input has changed while the

@@ -44,10 +44,7 @@ class CorruptError(Exception):
 
 
 def require_network(*wanted: str) -> None:
-    """Raise if the hub cannot be reached; does nothing if the hub is not to be used.
-
-    Args:
-        wanted: names of what would be fetched.
+    """Raise if the hub, with what is wanted, cannot be reached; not if it is not to be used.
 
     Raises:
         NoNetworkError: no connection to the hub can be made, or its name does not resolve.
@@ -62,12 +59,9 @@ def online() -> bool:
 
 
 def no_network(reason: str, *wanted: str, remedy: str = CACHED) -> Problem:
-    """The problem of a machine without a network.
+    """The problem of a machine without a network, from the reason why no connection could be made.
 
-    Args:
-        reason: why no connection could be made.
-        wanted: names of what would be fetched.
-        remedy: how to continue with local files.
+    `remedy` says how to continue with local files.
     """
     return Problem(
         "to fetch " + ", ".join(wanted),

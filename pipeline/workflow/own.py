@@ -23,12 +23,9 @@ def own_code(folder: Path) -> str:
 
 
 def load_own(name: str, folder: Path, refusal: Callable[[str], InputError]) -> object:
-    """What ``FOLDER/FILE.py:NAME`` is, whose file is executed.
+    """What ``FOLDER/FILE.py:NAME`` is, whose file, which the folder must contain, is executed.
 
-    Args:
-        name: of file and function.
-        folder: that must contain the file.
-        refusal: makes the error of what was found.
+    `refusal` makes the error of what was found.
 
     Raises:
         InputError: no such file within the folder, a file that fails, or nothing of that name.
