@@ -67,7 +67,9 @@ def model_of(
         folder = stack.enter_context(checkpoint.alone())
         # rejects it before gigabytes are read
         bare = skeleton(folder, checkpoint.files, where)
-        places = {} if room is None else placement(bare, _kind(dtype, bare), device, room)
+        # `auto` is no name of torch's
+        kind = getattr(torch, dtype, bare.dtype) if isinstance(dtype, str) else dtype
+        places = {} if room is None else placement(bare, kind, device, room)
         streaming: dict[str, Any] = {}
         if places:
             # transformers writes weights there whose names it changes
@@ -90,11 +92,3 @@ def model_of(
             model.to(device)  # type: ignore[arg-type]
     model.eval()  # type: ignore[no-untyped-call]
     return model
-
-
-def _kind(dtype: torch.dtype | str, bare: PreTrainedModel) -> torch.dtype:
-    """The precision of the loaded weights."""
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    named: torch.dtype = bare.dtype if dtype == "auto" else getattr(torch, dtype)
-    return named

@@ -16,12 +16,10 @@ AGAIN = "delete its folder and run its stage"
 
 
 def verified(folder: Path, *, weights: bool = True) -> Snapshot:
-    """The files of a checkpoint, each compared with the manifest.
+    """The files of a checkpoint, each compared with the manifest in its folder.
 
-    Args:
-        folder: of the checkpoint's manifest. Files of the hub that are not in the cache are
-            fetched, at the commit that the manifest names.
-        weights: whether to include the weights, whose checksums take long.
+    Files of the hub that are not in the cache are fetched, at the commit that the manifest names.
+    The checksums of weights, which may be left out, take long.
 
     Raises:
         InputError: the manifest is missing or names no weights, or a file is missing or differs

@@ -19,12 +19,7 @@ Steps = Callable[[Item, str], list[tuple[int, int]]]
 
 
 class Frequencies:
-    """How often tokens, and pairs of them, occur in the training rows.
-
-    Args:
-        rows: token ids.
-        vocabulary: V, entries of the tokenizer.
-    """
+    """How often tokens, and pairs of them, occur in the training rows, of a vocabulary of V."""
 
     def __init__(self, rows: Iterable[Sequence[int]], vocabulary: int) -> None:
         self._tokens: Counter[int] = Counter()
@@ -64,9 +59,9 @@ def baselines(
 
     Returns:
         task -> scorer -> value. The scorers are ``unigram`` and ``bigram``, and in multiple choice
-            ``shortest`` and ``longest`` (in characters) and ``guess``, by lot. The value is word
-            perplexity where a whole text is scored, else accuracy (0 to 1). For the last word,
-            where all words compete, ``unigram`` stands for the one word that is right most often.
+        ``shortest`` and ``longest`` (in characters) and ``guess``, by lot. The value is word
+        perplexity where a whole text is scored, else accuracy (0 to 1). For the last word,
+        where all words compete, ``unigram`` stands for the one word that is right most often.
     """
 
     def steps(item: Item, choice: str) -> list[tuple[int, int]]:

@@ -61,12 +61,10 @@ class Item:
 
 @dataclass(frozen=True)
 class Task:
-    """One benchmark: how its documents are made, and what lm-eval does with them.
+    """One benchmark: how its documents are made, and what lm-eval does with them (`CONFIGS`).
 
-    Args:
-        documents: endless, from what they are made of and a random number generator; duplicates
-            are left out by whoever chooses among them.
-        config: of `CONFIGS`.
+    The documents are endless, from what they are made of and a random number generator; duplicates
+    are left out by whoever chooses among them.
     """
 
     documents: Callable[..., Iterator[Document]]

@@ -84,9 +84,7 @@ class World:
 def make_world(seed: int, held_out_animals: int) -> World:
     """Draw names and looks, and decide what is held out.
 
-    Args:
-        seed: of everything that is drawn.
-        held_out_animals: animals that no training document mentions, at least 1.
+    No training document mentions the held-out animals, at least 1.
     """
     rng = random.Random(f"world {seed}")  # noqa: S311 - reproducible, not secret
     names = invent_words(rng, PEOPLE + ANIMALS + held_out_animals, syllables=2)

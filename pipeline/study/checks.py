@@ -298,24 +298,22 @@ def _continued(study: Study) -> Iterator[Found]:
 def _twins(study: Study) -> Iterator[Found]:
     """The twin of a model is another one of its family, of the same shape where that is known."""
     for key, model in study.models.items():
+        if model.twin is None:
+            continue
         what, own = f"models.{key}.twin", model.checkpoint
         others = {
             each.name: each.checkpoint
             for each in study.models.values()
             if each.family == model.family and each.name != model.name
         }
-        if model.twin is None:
-            continue
         if (twin := others.get(model.twin)) is None:
             expected = "another model of its family: " + (", ".join(others) or "there is none")
             yield what, model.twin, expected, "name one, or add it"
-        elif (
-            isinstance(own, Training)
-            and isinstance(twin, Training)
-            and own.n_blocks != twin.n_blocks
-        ):
-            got = f"{model.twin}, of {twin.n_blocks} blocks"
-            yield what, got, f"a model of {own.n_blocks} blocks", "name one of this shape"
+            continue
+        blocks = [each.n_blocks for each in (own, twin) if isinstance(each, Training)]
+        if len(set(blocks)) == 2:
+            got = f"{model.twin}, of {blocks[1]} blocks"
+            yield what, got, f"a model of {blocks[0]} blocks", "name one of this shape"
 
 
 def _runs(study: Study) -> Iterator[Found]:
@@ -331,11 +329,11 @@ def _runs(study: Study) -> Iterator[Found]:
                 ("another checkpoint", "the same training"): trained and not same,
                 ("the same checkpoint", "that of its own step"): same and not trained,
             }
-            if model.run == other.run and any(wrong.values()):
+            found = [words for words, is_wrong in wrong.items() if is_wrong]
+            if model.run == other.run and found:
                 what = f"models.{key}, of the run {model.run} as {other.name}"
-                for (got, expected), is_wrong in wrong.items():
-                    if is_wrong:
-                        yield what, got, expected, "correct it, or name another run"
+                for got, expected in found:
+                    yield what, got, expected, "correct it, or name another run"
                 break
 
 

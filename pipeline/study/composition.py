@@ -113,13 +113,13 @@ def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) 
     return study
 
 
-def derive(path: Path = PARAMS) -> Study:
+def derive() -> Study:
     """Derive loops.yaml from params.yaml again, and fill in the optional sections.
 
     Raises:
         InputError: the study has other problems.
     """
-    values = read_yaml(path)
+    values = read_yaml(PARAMS)
     if isinstance(values, dict):
         optional = {
             name: field.get_default(call_default_factory=True)
@@ -128,8 +128,8 @@ def derive(path: Path = PARAMS) -> Study:
         }
         values = {**optional, **values}
         values.pop("loops", None)  # which earlier versions kept in params.yaml
-    study = check(values, str(path))
-    write(values, path)
+    study = check(values)
+    write(values, PARAMS)
     return study
 
 

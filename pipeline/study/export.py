@@ -70,14 +70,10 @@ LICENCE = ("license", "license_name", "license_link")
 
 @dataclass(frozen=True)
 class Source:
-    """The source checkpoint of an export: its files.
+    """The source checkpoint of an export.
 
-    Args:
-        name: of the model, as the command line has it.
-        files: of it.
-        origin: for readers.
-        card: its own card, if it has one.
-        repo: of the hub, if it comes from there.
+    It has the name of the command line, its files, an origin for readers, its own card if there is
+    one, and the repository if it comes from the hub.
     """
 
     name: str
@@ -115,18 +111,24 @@ def export(name: str, edit: str, blocks: str, to: Path, **told: str) -> float:
             shutil.copymode(folder / "config.json", weights)
         stored = model.dtype
         del model
-        tokenizer = {
-            n for n in source.files.files if not n.endswith((".safetensors", ".index.json"))
-        }
-        for file in tokenizer - set(OURS):
-            shutil.copy(source.files.folder / file, folder / file)
+        for file in source.files.files:
+            if file not in OURS and not file.endswith((".safetensors", ".index.json")):
+                shutil.copy(source.files.folder / file, folder / file)
         for dtype in dict.fromkeys((stored, torch.float32)):
             tokens, expected, before = _expected(source.files, edit, numbers, dtype)
             differ = distance(logits(_stock(folder, dtype), tokens), expected)
             changed = distance(before, expected)
             most = max(TOLERANCE, 4 * torch.finfo(dtype).eps if dtype == stored else 0)
             if not differ <= most:
-                raise _not_exact(edit, blocks, differ, most, dtype)
+                others = [each for each in EXPORTABLE if each not in ("identity", edit)]
+                raise bad_input(
+                    f"the edit {edit} of blocks {blocks} as weights",
+                    f"logits that differ by {differ:.1e} from the edited model's, in {dtype}",
+                    f"at most {most:.0e}: blocks whose scores have no cap, clip, or bias by "
+                    "distance, and use rotary embeddings",
+                    "nothing was written; export other blocks or another edit "
+                    f"({', '.join(others)}), or use the edit without an export",
+                )
         card = _card(source, edit, numbers, differ, changed, tokens.numel(), to.name, told)
         (folder / CARD).write_text(card, encoding="utf-8")
     head = _head_of(to / CARD)
@@ -216,20 +218,6 @@ def _stock(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
         folder, dtype=dtype, local_files_only=True, trust_remote_code=False
     )
     return model.eval()  # type: ignore[no-any-return, no-untyped-call]
-
-
-def _not_exact(
-    tried: str, blocks: str, differ: float, most: float, dtype: torch.dtype
-) -> InputError:
-    others = ", ".join(edit for edit in EXPORTABLE if edit not in ("identity", tried))
-    return bad_input(
-        f"the edit {tried} of blocks {blocks} as weights",
-        f"logits that differ by {differ:.1e} from the edited model's, in {dtype}",
-        f"at most {most:.0e}: blocks whose scores have no cap, clip, or bias by distance, "
-        "and use rotary embeddings",
-        f"nothing was written; export other blocks or another edit ({others}), or use the edit "
-        "without an export",
-    )
 
 
 # --------------------------------------------------------------------------- the card

@@ -33,17 +33,14 @@ IN_PARTS = ("memorization", "benchmarks")
 
 
 def loops(study: Mapping[str, Any]) -> dict[str, Any]:
-    """What dvc.yaml loops over.
-
-    Args:
-        study: the sections, as read from YAML; missing sections and null are left out.
+    """What dvc.yaml loops over, from the sections of a study; missing ones and null are left out.
 
     Returns:
         A group of stages -> key -> the values in the templates of its stages; ``tables``: group ->
-        the folder of its tables; ``tasks``: the folder of the benchmark tasks; ``edits``: that of
-        the study's own edits, ``scorers`` of its scorers; and ``others``: that of the checkpoints,
-        if some interventions put in the values of another model. Where a study has none, the folder
-        is ``study.json``, which never changes.
+        the folder of its tables; ``tasks``: the folder of the benchmark tasks; ``edits``: that
+        of the study's own edits, ``scorers`` of its scorers; and ``others``: that of the
+        checkpoints, if some interventions put in the values of another model. Where a study has
+        none, the folder is ``study.json``, which never changes.
     """
     data = f"data/{study['study']}"
     nothing = f"{data}/study.json"
@@ -124,9 +121,8 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
 def parsed(address: str) -> tuple[str, str, str]:
     """Group, key and part of a stage; the group of a table's parts is that of the table.
 
-    Args:
-        address: such as ``memorization_part@tiny-neo-8-2-of-4``, which is of ``memorization``,
-            ``tiny-neo-8`` and ``2-of-4``; the part is empty if the stage is not of one.
+    ``memorization_part@tiny-neo-8-2-of-4`` is of ``memorization``, ``tiny-neo-8`` and ``2-of-4``;
+    the part is empty if the stage is not of one.
     """
     group, _, key = address.partition("@")
     part = PART.search(key) if group.endswith("_part") else None
@@ -138,12 +134,7 @@ def parsed(address: str) -> tuple[str, str, str]:
 
 
 def write_loops(study: Mapping[str, Any], path: Path = LOOPS) -> None:
-    """Write loops.yaml.
-
-    Args:
-        study: as for `loops`.
-        path: the file.
-    """
+    """Write loops.yaml of a study."""
     from omegaconf import OmegaConf
 
     # values are not interpolations: a path may contain ${

@@ -24,10 +24,8 @@ USUAL = (
 
 
 class Board(logging.Handler):
-    """Takes the place of Snakemake's own handler of the terminal.
-
-    Args:
-        default: that handler, whose filter and words of errors stay.
+    """Takes the place of Snakemake's own handler of the terminal, whose filter and words of errors
+    stay.
     """
 
     def __init__(self, default: logging.Handler) -> None:

@@ -86,9 +86,8 @@ def lease() -> Iterator[str]:
 def room_for(needed: int, device: str) -> int:
     """Bytes that the weights of a model may take: WEIGHTS_SHARE of the memory that is free.
 
-    Args:
-        needed: bytes that its weights take; if there are fewer, it is asked again for some seconds.
-        device: what `lease` yielded: ``"cuda"`` or ``"cpu"``.
+    If fewer are free than are needed, it is asked again for some seconds. The device is what
+    `lease` yielded.
     """
     deadline = time.monotonic() + (SETTLE_SECONDS if device == "cuda" else 0)
     while needed > (room := int(WEIGHTS_SHARE * free_bytes(device))):

@@ -57,19 +57,14 @@ def digests() -> dict[str, dict[str, object]]:
 def entry(key: str) -> dict[str, object]:
     """The entry of one stage: the digest of its code, and library -> recorded version.
 
-    Args:
-        key: a stage, such as ``memorization``, or stage and source, such as ``samples.pile``.
+    The key is a stage, such as ``memorization``, or stage and source, such as ``samples.pile``.
     """
     recorded = safe_yaml(VERSIONS)
     return {"code": digest(key), **{name: recorded[name] for name in libraries(key)}}
 
 
 def digest(key: str) -> str:
-    """The digest of what the code of a stage says.
-
-    Args:
-        key: as for `entry`.
-    """
+    """The digest of what the code of a stage says, by its key as of `entry`."""
     nodes, _ = _stage(key)
     content, read = hashlib.sha256("\n".join(map(_dump, nodes)).encode()), files(key)
     words = _words(nodes).union(*map(_words_of, read))
@@ -87,9 +82,6 @@ def files(key: str) -> list[Path]:
     """The modules that the function of a stage imports, directly or not, and their data files.
 
     A data file belongs to a module of its room that names it, or names the folder that it is in.
-
-    Args:
-        key: as for `entry`.
     """
     _, todo = _stage(key)
     found = set[Path]()

@@ -60,11 +60,7 @@ class Problem:
 
 
 class InputError(Exception):
-    """Bad input, found before any work; carries every problem found, not just the first.
-
-    Args:
-        problems: one problem or more.
-    """
+    """Bad input, found before any work; carries every problem found, not just the first."""
 
     def __init__(self, *problems: Problem) -> None:
         if not problems:

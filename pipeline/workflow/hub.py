@@ -12,9 +12,10 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -126,11 +127,8 @@ def listing(repo: str, commit: str, kind: Kind = "model") -> list[RepoFile]:
     Raises:
         InputError: as for `snapshot`.
     """
-    try:
+    with suppress(CachedRepoTreeNotFoundError):
         return get_cached_repo_tree(repo, repo_type=kind, revision=commit)
-    except CachedRepoTreeNotFoundError:
-        pass
-
     require_network(f"{repo} at {commit}")
 
     def ask() -> list[RepoFile]:
@@ -156,10 +154,8 @@ def commit_of(repo: str, branch: str, kind: Kind = "model") -> str:
         return known.read_text(encoding="utf-8").strip()
     require_network(where)
 
-    def ask() -> str:
-        return str(HfApi(token=_token()).repo_info(repo, repo_type=kind, revision=branch).sha)
-
-    return answer(ask, where)
+    ask = partial(HfApi(token=_token()).repo_info, repo, repo_type=kind, revision=branch)
+    return str(answer(ask, where).sha)
 
 
 def missing_bytes(files: Sequence[RepoFile], repo: str, commit: str, kind: Kind = "model") -> int:
@@ -228,16 +224,17 @@ def _verify(folder: Path, record: Sequence[RepoFile]) -> dict[str, str]:
     Raises:
         CorruptError: some files differed.
     """
+    paths = [file.path for file in record]
     with ThreadPoolExecutor() as pool:
-        digests = list(pool.map(lambda file: _sha256(folder / file.path, file), record))
-    checksums = {file.path: digest for file, digest in zip(record, digests, strict=True)}
-    corrupt = [path for path, digest in checksums.items() if digest is None]
+        digests = list(pool.map(_sha256, (folder / path for path in paths), record))
+    whole = {path: digest for path, digest in zip(paths, digests, strict=True) if digest}
+    corrupt = [path for path in paths if path not in whole]
     for path in corrupt:
         (folder / path).resolve().unlink(missing_ok=True)  # which other commits may share
         (folder / path).unlink(missing_ok=True)
     if corrupt:
         raise CorruptError(", ".join(corrupt))
-    return {path: str(digest) for path, digest in checksums.items()}
+    return whole
 
 
 def _sha256(path: Path, file: RepoFile) -> str | None:

