@@ -35,12 +35,7 @@ def init(folder: Path) -> None:
     Raises:
         InputError: the folder is not empty except for git's files, or the package is incomplete.
     """
-    there = (
-        sorted(each.name for each in folder.iterdir() if each.name != ".git")
-        if (folder.is_dir())
-        else []
-    )
-    if there:
+    if there := sorted(each.name for each in folder.glob("*") if each.name != ".git"):
         raise bad_input(
             str(folder.resolve()),
             shorten(", ".join(there)),

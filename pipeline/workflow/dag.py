@@ -53,7 +53,6 @@ class Dag:
     """The stages of dvc.yaml for the params.yaml on disk.
 
     Args:
-        root: the project's folder.
         decide: whether to ask DVC which stages are stale. A job on a cluster node reads the
             Snakefile again after that decision, while other jobs write the files it would check.
 
@@ -62,12 +61,12 @@ class Dag:
         dvc.exceptions.DvcException: dvc.yaml or params.yaml cannot be resolved.
     """
 
-    def __init__(self, root: str | Path = ".", *, decide: bool = True) -> None:
+    def __init__(self, *, decide: bool = True) -> None:
         self._decide = decide
-        self.repo = opened(root)
+        self.repo = opened()
         if decide:
             with self.repo.lock:  # no other process is writing dvc.lock
-                _set_aside_damaged_lock(Path(root) / LOCK)
+                _set_aside_damaged_lock(LOCK)
         self.stages = {stage.addressing: _stage(stage) for stage in self._resolved()}
         self.producer = {out: stage.address for stage in self.stages.values() for out in stage.outs}
 
@@ -138,7 +137,7 @@ class Dag:
         todo = [name for name in self.changed if self.stages[name].group in FIRST]
         if todo:
             reproduce("--single-item", *sorted(todo), quiet=True)
-            self.repo = opened(self.repo.root_dir)  # which has read dvc.lock again
+            self.repo = opened()  # which has read dvc.lock again
 
     def inputs(self, stage: Stage) -> list[str]:
         """The files that a stage reads; those of `FIRST` are left out.
@@ -162,7 +161,7 @@ def resolved(address: str) -> Stage:
     Raises:
         dvc.exceptions.DvcException: there is no such stage.
     """
-    repo = opened(".")
+    repo = opened()
     with repo.lock:  # no other process is writing dvc.lock, which DVC reads as well
         return _stage(repo.stage.load_one("dvc.yaml", address))
 
@@ -191,7 +190,7 @@ def cached(address: str, out: str | Path) -> Path | None:
     """
     if not LOCK.exists():
         return None
-    repo = opened(".")
+    repo = opened()
     with repo.lock:  # no other process is writing dvc.lock
         outs = _locked().get(address, {}).get("outs", [])
     md5 = next((each["md5"] for each in outs if each["path"] == str(out)), None)
