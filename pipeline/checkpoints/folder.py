@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.checkpoints.manifest import Manifest, write_manifest
-from pipeline.checkpoints.schema import Hub, Model
 from pipeline.workflow.errors import bad_input
 from pipeline.workflow.files import atomic, sha256
 from pipeline.workflow.hub import CHECKPOINT_FILES, Snapshot
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from pipeline.checkpoints.schema import Model
 
 SIZE_TOLERANCE = 0.1
 """Relative tolerance between the number of parameters and the size in the study, which is rounded
@@ -70,7 +71,7 @@ def write_description(
 
     bare, tokens = described
     size, made = bare.num_parameters() / 1e9, model.checkpoint
-    if isinstance(made, Hub) and abs(size - made.billions) > SIZE_TOLERANCE * made.billions:
+    if made.source == "hub" and abs(size - made.billions) > SIZE_TOLERANCE * made.billions:
         raise bad_input(
             f"the size of {where}",
             f"{size:.4g} billion parameters",

@@ -1,13 +1,15 @@
 """Fetches the checkpoint of a published model; the weights stay in the Hugging Face cache."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerBase
 
 from pipeline.checkpoints.fit import require_known
 from pipeline.checkpoints.folder import describe, write_description
 from pipeline.checkpoints.manifest import Manifest
-from pipeline.checkpoints.schema import Hub, Model
 from pipeline.checkpoints.verified import tokenizer_of
 from pipeline.workflow.errors import bad_input
 from pipeline.workflow.hub import (
@@ -22,6 +24,9 @@ from pipeline.workflow.hub import (
     snapshot,
 )
 from pipeline.workflow.network import online
+
+if TYPE_CHECKING:  # samples, which need a tokenizer alone, do not depend on it
+    from pipeline.checkpoints.schema import Hub, Model
 
 FINAL = "main"
 """The branch of a repository that holds the final model of a training run."""
