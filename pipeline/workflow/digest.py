@@ -33,7 +33,6 @@ CARRIERS = re.compile(
 """Code that no result depends on: it schedules, fetches, reports progress, checks params. What
 shapes a table (its schema, and how it is written) is not among it."""
 
-
 SCHEMAS = re.compile(r"pipeline/(?!report/)\w+/(schemas|columns)\.py")
 """Modules of the schemas of a room's tables, of which a stage depends on those that it names."""
 

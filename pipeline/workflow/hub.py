@@ -42,7 +42,6 @@ CHECKPOINT_FILES = (*WEIGHTS, *TOKENIZER_FILES)
 """Patterns of the files from which a model is loaded: no pickles, no code, no weights of other
 frameworks."""
 
-
 SPARE_BYTES = 1 << 30
 """Bytes of a disk that a download must leave free."""
 
