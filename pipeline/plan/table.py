@@ -116,11 +116,12 @@ def plan(study: Study, dag: Dag, on: str | None = None) -> str:
         "counted",
     ]
     running = {parsed(address)[1] for address in dag.stale} & set(study.models)
-    if memory := {costs.weight_bytes(study.models[key]): key for key in running}:
-        needed = max(memory)
-        free = SHEETS[device].memory if device in SHEETS else free_bytes(device)
-        name, room = study.models[memory[needed]].name, _room(needed, free)
-        lines.append(f"memory    {amount(needed, 'B')} of weights for {name}, the largest, {room}")
+    if running:
+        largest = max((study.models[key] for key in running), key=costs.weight_bytes)
+        needed = costs.weight_bytes(largest)
+        room = _room(needed, SHEETS[device].memory if device in SHEETS else free_bytes(device))
+        weights = f"{amount(needed, 'B')} of weights for {largest.name}"
+        lines.append(f"memory    {weights}, the largest, {room}")
     if unknown:
         lines.append("unknown   " + ", ".join(unknown))
     usual = "GPU" if device == "cuda" else "processor core"

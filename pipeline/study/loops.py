@@ -95,8 +95,8 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
     made["tables"] = {
         group: f"{data}/{group}" if made[group] else nothing for group in (*OPTIONAL, "theory")
     }
-    for table in ("localization", "removal", "mitigations"):
-        there = mitigated if table == "mitigations" else located
+    joined = {"localization": located, "removal": located, "mitigations": mitigated}
+    for table, there in joined.items():
         made["tables"][table] = f"{data}/{table}.parquet" if there else nothing
     made["edits"] = str(OWN_EDITS) if own else nothing
     made["others"] = f"{data}/checkpoints" if any(each.get("source") for each in lines) else nothing
