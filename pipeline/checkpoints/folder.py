@@ -81,9 +81,16 @@ def write_description(
     require_numbers(checkpoint.folder, checkpoint.files, where)
     stored = checkpoint.files.items()
     files = {path: known or sha256(checkpoint.folder / path) for path, known in stored}
-    named = {"name": model.name, "family": model.family}
     with atomic(folder, directory=True) as temporary:
-        return write_manifest(temporary, bare, **named, tokens=tokens, origin=origin, files=files)
+        return write_manifest(
+            temporary,
+            bare,
+            name=model.name,
+            family=model.family,
+            tokens=tokens,
+            origin=origin,
+            files=files,
+        )
 
 
 def checkpoint_files(source: Path) -> Snapshot:

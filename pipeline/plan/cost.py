@@ -154,7 +154,7 @@ class Costs:
         """V, the baseline among them."""
         return len(self._swept(model))
 
-    def _swept(self, model: Model) -> list[Intervention]:
+    def _swept(self, model: Model) -> tuple[Intervention, ...]:
         size = self.size(model.name)
         try:
             return sweep(size.n_blocks, self._study.interventions, size.n_heads)

@@ -117,8 +117,8 @@ def wants(study: Study, stage: Stage) -> list[Want]:
             texts = source.texts if isinstance(source, Inserted) else source.control.documents
             cut_by = source if isinstance(source, Inserted) else source.control
             made.append(Want(*texts.pin))
-            tokenizer = *cut_by.tokenizer.pin, "model", TOKENIZER_FILES
-            made.append(Want(*tokenizer, ("config.json",), 3e6))
+            tokenizer = cut_by.tokenizer.pin
+            made.append(Want(*tokenizer, "model", TOKENIZER_FILES, ("config.json",), 3e6))
         return made
     if key in study.models:  # evaluations too read the Hugging Face cache
         model = study.models[key]
