@@ -67,10 +67,10 @@ def model_of(
         folder = stack.enter_context(checkpoint.alone())
         # rejects it before gigabytes are read
         bare = skeleton(folder, checkpoint.files, where)
-        # `auto` is no name of torch's
-        kind = getattr(torch, dtype, bare.dtype) if isinstance(dtype, str) else dtype
-        places = {} if room is None else placement(bare, kind, device, room)
-        streaming: dict[str, Any] = {}
+        places, streaming = dict[str, str](), dict[str, Any]()
+        if room is not None:  # `auto` is no name of torch's
+            kind = getattr(torch, dtype, bare.dtype) if isinstance(dtype, str) else dtype
+            places = placement(bare, kind, device, room)
         if places:
             # transformers writes weights there whose names it changes
             converted = stack.enter_context(TemporaryDirectory(prefix="converted-"))
