@@ -103,14 +103,15 @@ def checkpoint_files(source: Path) -> Snapshot:
         expected, remedy = "a folder with a checkpoint", "name an existing one"
         raise bad_input(str(source), "no such folder", expected, remedy)
     found = sorted({path.name for kind in CHECKPOINT_FILES for path in source.glob(kind)})
-    if not any(name.endswith(".safetensors") for name in found):
+    checkpoint = Snapshot(source.resolve(), dict.fromkeys(found, ""))
+    if not checkpoint.weights:
         raise bad_input(
             str(source),
             "no safetensors" + (f"; {', '.join(found)}" if found else ", nor any other file of it"),
             "config, safetensors and tokenizer of a checkpoint; a pickle is never loaded",
             "save it there: from_pretrained(…).save_pretrained(FOLDER), of model and tokenizer",
         )
-    return Snapshot(source.resolve(), dict.fromkeys(found, ""))
+    return checkpoint
 
 
 def require_tokenizer(files: Collection[str], where: str) -> None:

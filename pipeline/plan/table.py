@@ -185,9 +185,9 @@ def _row(study: Study, costs: Costs, stage: Stage, device: str, asked: bool, *, 
     fetching = group in ("datasets", "samples", "checkpoint")
     for want in wants(study, stage) if fetching else ():
         sizes = want.sizes(ask=asked)
-        if sizes is None and want.guess is None:
-            row.unknown.append(want.repo)
-        row.estimated |= sizes is None and want.guess is not None
+        if sizes is None:
+            row.unknown += [want.repo] * (want.guess is None)
+            row.estimated |= want.guess is not None
         missing, cached = sizes or (want.guess or 0, 0)
         row.missing += missing
         row.cached += cached

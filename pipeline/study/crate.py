@@ -24,8 +24,7 @@ from pipeline.study.schema import Study
 from pipeline.workflow.dag import FIRST, LOCK, Dag, Stage
 from pipeline.workflow.digest import OWN
 from pipeline.workflow.errors import bad_input, run_command
-from pipeline.workflow.files import PARAMS, atomic, safe_yaml
-from pipeline.workflow.own import files_below
+from pipeline.workflow.files import PARAMS, atomic, files_of, safe_yaml
 
 PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": "Process Run Crate",
@@ -162,7 +161,7 @@ class _Crate:
         )
         workflow["creator"] = self._author
         workflow["license"] = self.crate.root_dataset["license"]
-        code = sorted(path for folder in FOLDERS for path in files_below(folder))
+        code = sorted(path for folder in FOLDERS for path in files_of(folder))
         for path in (*map(Path, DEFINITION), CITATION, *code):
             if path.is_file():
                 at = path.name if path == CITATION else path
@@ -263,9 +262,9 @@ class _Crate:
 
 def _packed(path: Path, json_alone: bool) -> Iterator[Path]:
     """The files of an output that go into the crate."""
-    for file in [path] if path.is_file() else sorted(path.rglob("*")):
+    for file in files_of(path):
         hidden = any(part.startswith(".") for part in file.parts)
-        if file.is_file() and not hidden and (file.suffix == ".json" or not json_alone):
+        if not hidden and (file.suffix == ".json" or not json_alone):
             yield file
 
 

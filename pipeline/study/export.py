@@ -188,9 +188,7 @@ def source_of(model: str) -> Source:
     if "folder" in pin:
         files, own = checkpoint_files(Path(model)), Path(model) / CARD
         sums = ", ".join(
-            f"`{name}` sha256 `{sha256(files.folder / name)}`"
-            for name in files.files
-            if name.endswith(".safetensors")
+            f"`{name}` sha256 `{sha256(files.folder / name)}`" for name in files.weights
         )
         return Source(model, files, f"a folder with {sums}", own if own.is_file() else None)
     repo, commit = pin["repo"], pin["commit"]
@@ -290,13 +288,11 @@ def _same_weights(files: Snapshot) -> list[tuple[Path, dict[str, Any]]]:
     """The data folder and the manifest of each study or audit here with the same weights."""
     paths = sorted(Path("data").glob("*/checkpoints/*/manifest.json"))
     read = [(path.parents[2], json.loads(path.read_text("utf-8"))) for path in paths]
-    weights = {name for name in files.files if name.endswith(".safetensors")} if read else set()
-    sums = {files.files[name] or sha256(files.folder / name) for name in weights}
+    sums = {files.files[name] or sha256(files.folder / name) for name in files.weights if read}
     return [
         (data, manifest)
         for data, manifest in read
-        if {sum_ for name, sum_ in manifest["files"].items() if name.endswith(".safetensors")}
-        == sums
+        if {manifest["files"][name] for name in Snapshot(data, manifest["files"]).weights} == sums
     ]
 
 

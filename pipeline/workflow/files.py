@@ -65,10 +65,15 @@ def free_on_disk(path: str | Path) -> int:
     return shutil.disk_usage(next(p for p in (where, *where.parents) if p.exists())).free
 
 
+def files_of(path: Path) -> list[Path]:
+    """A file, or the files below a folder, sorted, without what Python caches; else none."""
+    below = path.rglob("*") if path.is_dir() else [path]
+    return sorted(each for each in below if each.is_file() and "__pycache__" not in each.parts)
+
+
 def bytes_of(path: Path) -> int:
-    """Bytes of a file, or of all files below a folder; 0 of what is not there."""
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
+    """Bytes of a file, or of the files below a folder; 0 of what is not there."""
+    return sum(file.stat().st_size for file in files_of(path))
 
 
 def sha256(path: Path) -> str:

@@ -62,6 +62,11 @@ class Snapshot:
     folder: Path
     files: dict[str, str]
 
+    @property
+    def weights(self) -> list[str]:
+        """The paths of its weights."""
+        return [name for name in self.files if name.endswith(".safetensors")]
+
     @contextmanager
     def alone(self) -> Iterator[Path]:
         """A folder of links to only these files, since a library may load any file it finds."""

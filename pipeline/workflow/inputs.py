@@ -14,8 +14,7 @@ from typing import Any
 from pipeline.workflow import digest
 from pipeline.workflow.dag import Stage, resolved
 from pipeline.workflow.errors import bad_input
-from pipeline.workflow.files import safe_yaml
-from pipeline.workflow.own import files_below
+from pipeline.workflow.files import files_of, safe_yaml
 
 
 @contextmanager
@@ -57,9 +56,7 @@ def _state(stage: Stage) -> dict[str, object]:
     for key in stage.params.get(str(digest.CODE), ()):
         state[_name("code", key)] = digest.entry(key)
     for name in stage.deps:
-        path = Path(name)
-        files = files_below(path) if path.is_dir() else [path] if path.is_file() else []
-        stats = [(file, file.stat()) for file in files]
+        stats = [(file, file.stat()) for file in files_of(Path(name))]
         state[name] = [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
     return state
 
