@@ -52,27 +52,24 @@ class Evaluated:
         """The provenance of a table of this model, without its name; `settings` are added."""
         return determined_by(
             self.study.study,
-            origin=dict(self.manifest.origin),
-            checkpoint=dict(self.manifest.files),
+            origin=self.manifest.origin,
+            checkpoint=self.manifest.files,
             **{"evaluation": {"dtype": self.dtype}, **settings},
         )
 
     def own(self, interventions: Sequence[Intervention]) -> dict[str, object]:
         """What edits of the study's own add to what determines results: their code, and models."""
-        own = any(is_own(edit) for one in interventions for edit in one.edits.values())
-        return (
-            {"own_edits": own_code(OWN_EDITS), "sources": self.sources(interventions)}
-            if own
-            else {}
-        )
+        if not any(is_own(edit) for one in interventions for edit in one.edits.values()):
+            return {}
+        return {"own_edits": own_code(OWN_EDITS), "sources": self.sources(interventions)}
 
     def sources(self, interventions: Sequence[Intervention]) -> dict[str, object]:
         """Model whose values patches put in -> what its weights are."""
         names = sorted({one.source for one in interventions if one.source})
-        manifests = (read_manifest(self.study.data / "checkpoints" / name) for name in names)
+        manifests = {name: read_manifest(self.study.data / "checkpoints" / name) for name in names}
         return {
-            name: {"origin": dict(each.origin), "checkpoint": dict(each.files)}
-            for name, each in zip(names, manifests, strict=True)
+            name: {"origin": each.origin, "checkpoint": each.files}
+            for name, each in manifests.items()
         }
 
     def with_sources(
