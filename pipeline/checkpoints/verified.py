@@ -26,7 +26,7 @@ def verified(folder: Path, *, weights: bool = True) -> Snapshot:
             from the manifest.
     """
     manifest = read_manifest(folder)
-    if not any(name.endswith(".safetensors") for name in manifest.files):
+    if not Snapshot(folder, manifest.files).weights:
         raise bad_input(
             f"{folder / MANIFEST}: files",
             ", ".join(manifest.files) or "no file",

@@ -26,7 +26,6 @@ def cross_check(study: Study, where: str) -> list[Problem]:
         _families,
         _trained,
         _edits,
-        _windows,
         _mitigations,
         _localization,
         _continued,
@@ -73,15 +72,8 @@ def require_own_metrics(study: Study) -> None:
         raise bad_input(what, got, expected, remedy) from error
 
 
-def _windows(study: Study) -> Iterator[Found]:
-    """The reference of windows is a model of the study."""
-    names = [model.name for model in study.models.values()]
-    reference = study.windows.reference if study.windows else None
-    if reference and reference not in names:
-        yield "windows.reference", reference, "one of " + ", ".join(names), "name a model"
-
-
 def _edits(study: Study) -> Iterator[Found]:
+    """Own edits exist; their sources, and the reference of windows, are models of the study."""
     names = [model.name for model in study.models.values()]
     for number, line in enumerate(study.interventions):
         if line.source is not None and line.source not in names:
@@ -90,6 +82,9 @@ def _edits(study: Study) -> Iterator[Found]:
         what = f"interventions.{number}.edit"
         if isinstance(line.edit, str) and is_own(line.edit) and (got := missing(what, line.edit)):
             yield got
+    reference = study.windows.reference if study.windows else None
+    if reference and reference not in names:
+        yield "windows.reference", reference, "one of " + ", ".join(names), "name a model"
 
 
 def missing(what: str, own: str, folder: Path = OWN_EDITS, page: str = "python") -> Found | None:
