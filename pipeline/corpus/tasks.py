@@ -48,10 +48,8 @@ CONFIGS: dict[str, dict[str, Any]] = YAML(typ="safe").load(text_of("tasks.yaml")
 class Item:
     """The part of a document that a scorer sees: a context and its possible continuations.
 
-    Args:
-        context: text; empty where the whole continuation is scored.
-        choices: each follows the context after one space; a single one where nothing is chosen.
-        answer: index of the right choice.
+    The context is empty where the whole continuation is scored. Each choice follows it after one
+    space; it is a single one where nothing is chosen. `answer` is the index of the right one.
     """
 
     context: str

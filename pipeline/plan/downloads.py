@@ -34,17 +34,11 @@ STORED = {"pythia": "float16", "pile": "float32", "inserted": "bfloat16"}
 
 @dataclass(frozen=True)
 class Want:
-    """Files that a stage reads, of a repository of the hub.
+    """Files that a stage reads, of a repository of the hub; or of a URL, whose sizes are `known`.
 
-    Args:
-        repo: OWNER/NAME; or a URL, whose `known` sizes are given.
-        commit: of it.
-        kind: of repository.
-        patterns: of the files; None: those that `datasets` finds.
-        needed: patterns, each of which a file must match.
-        guess: bytes, where the hub cannot be asked; None: unknown.
-        name: of a dataset's configuration, where the patterns are None.
-        known: bytes that are missing, and bytes that are cached.
+    Without patterns they are those that `datasets` finds for a configuration's name. A file must
+    match each of the `needed` patterns. `guess` are the bytes where the hub cannot be asked, None:
+    unknown; `known` those that are missing, and those that are cached.
     """
 
     repo: str

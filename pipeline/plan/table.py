@@ -41,19 +41,11 @@ ON = {"a100": "a100", "h100": "h100", "slurm": "a100"}
 
 @dataclass
 class Row:
-    """One stage.
+    """One stage, by its address and the name of its model, family or experiment.
 
-    Args:
-        address: as DVC writes it.
-        stage: its name and that of its model, family or experiment.
-        fresh: whether it is done.
-        missing: bytes to download.
-        cached: bytes of its downloads that are there.
-        estimated: whether `missing` is an estimate.
-        unknown: repositories of unknown size.
-        operations: FLOPs.
-        seconds: its time here.
-        stored: bytes of its outputs; small ones are not counted.
+    `missing` bytes are to be downloaded, perhaps `estimated`, `cached` ones are there; the size of
+    `unknown` repositories is not. `operations` are FLOPs, `seconds` its time here, and `stored` the
+    bytes of its outputs; small ones are not counted.
     """
 
     address: str

@@ -31,11 +31,8 @@ check, and the digests, of which each stage has its own among its params."""
 class Stage:
     """A stage of dvc.yaml, its loops and values filled in; paths are relative to the root.
 
-    Args:
-        address: group and item, such as ``memorization@tiny-neo-8``.
-        deps: files and folders that it reads.
-        outs: files and folders that it writes.
-        params: file of params -> the keys that it depends on.
+    Its address is group and item, such as ``memorization@tiny-neo-8``. It reads `deps` and writes
+    `outs`, files and folders; `params` are a file of params -> the keys that it depends on.
     """
 
     address: str
