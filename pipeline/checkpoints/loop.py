@@ -91,10 +91,10 @@ def optimize(
             nn.utils.clip_grad_norm_(model.parameters(), LARGEST_GRADIENT)
             if also:
                 also(len(losses), len(order))
-            for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
-                optimizer.step()
+            for scheduler in schedulers:
+                scheduler.optimizer.step()
                 scheduler.step()
-                optimizer.zero_grad()
+                scheduler.optimizer.zero_grad()
             losses.append(loss.item())
             report(len(losses), len(taken))
     model.eval()  # type: ignore[no-untyped-call]

@@ -212,9 +212,6 @@ def _stage(stage: PipelineStage) -> Stage:
     def path(file: Any) -> str:
         return str(os.path.relpath(file.fs_path, root))
 
-    kinds = {type(dep).__name__ for dep in stage.deps} - {"Dependency", "ParamsDependency"}
-    if kinds:
-        raise TypeError(f"{stage.addressing}: deps of the kinds {kinds}")
     params = [dep for dep in stage.deps if isinstance(dep, ParamsDependency)]
     files = [path(dep) for dep in stage.deps if not isinstance(dep, ParamsDependency)]
     return Stage(

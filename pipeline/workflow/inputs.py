@@ -28,7 +28,7 @@ def held_still(address: str) -> Iterator[None]:
     stage = resolved(address)
     before = _state(stage)
     keys = stage.params.get(str(digest.CODE), ())
-    if any(before[_name(digest.CODE, key)] != before[_name("code", key)] for key in keys):
+    if any(before[f"{key} of {digest.CODE}"] != before[f"{key} of code"] for key in keys):
         raise bad_input(
             f"code of stage {address}",
             f"another digest than in {digest.CODE}",
@@ -51,18 +51,14 @@ def _state(stage: Stage) -> dict[str, object]:
     state: dict[str, object] = {}
     for file, keys in stage.params.items():
         values = safe_yaml(file) if Path(file).exists() else None
-        state |= {_name(file, key): _value(values, key) for key in keys}
+        state |= {f"{key} of {file}": _value(values, key) for key in keys}
     digest.forget()
     for key in stage.params.get(str(digest.CODE), ()):
-        state[_name("code", key)] = digest.entry(key)
+        state[f"{key} of code"] = digest.entry(key)
     for name in stage.deps:
         stats = [(file, file.stat()) for file in files_of(Path(name))]
         state[name] = [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
     return state
-
-
-def _name(file: str | Path, key: str) -> str:
-    return f"{key} of {file}"
 
 
 def _value(values: Any, key: str) -> Any:

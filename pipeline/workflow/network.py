@@ -124,8 +124,7 @@ def _lasting(error: BaseException, where: str) -> Problem | None:
     if _is_unresolved(error):
         return no_network(_brief(error), where)
     status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
-    gated = isinstance(error, GatedRepoError)
-    unknown = not gated and isinstance(error, (RepositoryNotFoundError, RevisionNotFoundError))
+    gated = isinstance(error, GatedRepoError)  # which is a RepositoryNotFoundError, too
     if constants.HF_HUB_OFFLINE and isinstance(
         error, (OfflineModeIsEnabled, LocalEntryNotFoundError)
     ):
@@ -134,7 +133,7 @@ def _lasting(error: BaseException, where: str) -> Problem | None:
             f"the wanted files in {constants.HF_HUB_CACHE}",
             "run once with a network, or point HF_HOME at the cache that has them",
         )
-    elif unknown:
+    elif not gated and isinstance(error, (RepositoryNotFoundError, RevisionNotFoundError)):
         missing = "commit" if isinstance(error, RevisionNotFoundError) else "repository"
         texts = (
             f"{constants.ENDPOINT} has no such {missing}, or shows it only with a token",
