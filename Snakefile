@@ -73,22 +73,14 @@ signal.signal(signal.SIGINT, running)
 
 
 onstart:
+    jobs = workflow.dag.needrun_jobs()
+    todo = {job.jobid: job.params.stage for job in jobs if job.params.get("stage")}
     try:
-        require_downloads(
-            study,
-            [
-                dag.stages[job.params.stage]
-                for job in workflow.dag.needrun_jobs()
-                if job.params.get("stage")
-            ],
-        )
+        require_downloads(study, [dag.stages[address] for address in todo.values()])
     except InputError as error:
         raise WorkflowError(str(error)) from None
     if shown:
-        jobs = workflow.dag.needrun_jobs()
-        shown.start(
-            {job.jobid: job.params.stage for job in jobs if job.params.get("stage")}
-        )
+        shown.start(todo)
 
 
 onsuccess:

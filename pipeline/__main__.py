@@ -7,11 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import chdir, contextmanager, nullcontext
+from contextlib import chdir, nullcontext
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -211,11 +210,12 @@ def audit(
     options |= {"model": commits[model], "reference": commits.get(reference or "")}
     asked = auditing.Asked(**{each.name: options[each.name] for each in fields(auditing.Asked)})
     values = auditing.study(asked, words)
-    with _working_in(asked.folder):
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    with chdir(asked.folder):
         take_turn()
     auditing.prepare(asked, commits)
     page = (asked.shown[1] / ("document" if document else "") / "index.html").absolute()
-    with _working_in(asked.folder):
+    with chdir(asked.folder):
         with held(PARAMS):
             auditing.write_params(values)
         if values["datasets"]:  # before the first job
@@ -342,14 +342,6 @@ def partial() -> None:
         registry.run(study, f"{group}@{study.study}")
 
 
-@contextmanager
-def _working_in(folder: Path) -> Iterator[None]:
-    """Make the folder if need be, and work in it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with chdir(folder):
-        yield
-
-
 def installed() -> None:
     """The command `bypass-memorization`: in a project's folder, the code of that project."""
     if not Path("pipeline/__main__.py").is_file():
@@ -367,18 +359,12 @@ def main() -> None:
     disable_monitor()
     try:
         app(prog_name="python -m pipeline")
-    except InputError as error:
-        _refuse(error)
-    except OSError as error:
-        problem = disk_problem(error)
-        if problem is None:
+    except (InputError, OSError) as error:
+        problem = disk_problem(error) if isinstance(error, OSError) else None
+        if isinstance(error, OSError) and problem is None:
             raise
-        _refuse(InputError(problem))
-
-
-def _refuse(error: InputError) -> NoReturn:
-    print(error, file=sys.stderr)
-    sys.exit(2)
+        print(InputError(problem) if problem else error, file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

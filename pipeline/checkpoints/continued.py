@@ -24,13 +24,9 @@ def learn(recipe: Learning, model: PreTrainedModel, samples: pl.DataFrame, own: 
     """Train some weights on the suffixes of samples, until they are recited.
 
     A round raises the learning rate and lowers it to zero, over `recipe.epochs`. Training ends
-    after the round in which `recipe.recited` is reached, or after `recipe.most_rounds`.
-
-    Args:
-        recipe: the settings of training.
-        model: in eval mode, float32.
-        samples: schema `SAMPLES`, of one prefix and one suffix length.
-        own: the weights that are changed; all others stay, bit for bit.
+    after the round in which `recipe.recited` is reached, or after `recipe.most_rounds`. The model
+    is in eval mode, float32; the samples have schema `SAMPLES`, one prefix and one suffix length.
+    All weights but `own` stay, bit for bit.
     """
     tokens, labels = suffixes(samples)
     logs: list[Log] = []

@@ -1,6 +1,8 @@
 """Validates a checkpoint's weights against its config.json, by name and shape.
 
-transformers would draw missing weights at random, and ignore surplus ones.
+transformers would draw missing weights at random, and ignore surplus ones. `folder` holds
+config.json and the weights, `files` are the names of its files, and `where` is the checkpoint's
+name in errors.
 """
 
 import json
@@ -42,13 +44,7 @@ for GPT-NeoX, but not for GPT-Neo, GPT-J, nor all of those of GPT-2."""
 def skeleton(folder: Path, files: Collection[str], where: str) -> PreTrainedModel:
     """The model that a checkpoint's config.json describes, compared with its weights' headers.
 
-    Args:
-        folder: of config.json and the weights.
-        files: names of its files.
-        where: the checkpoint's name in errors.
-
-    Returns:
-        The model without its weights, on torch's meta device, in the precision of most of them.
+    It is without its weights, on torch's meta device, in the precision of most of them.
 
     Raises:
         InputError: weights that are only pickles, incomplete, unreadable or quantized; a
@@ -77,10 +73,6 @@ def skeleton(folder: Path, files: Collection[str], where: str) -> PreTrainedMode
 def require_known(folder: Path, where: str) -> None:
     """Raise if config.json alone shows that the model cannot be built.
 
-    Args:
-        folder: of config.json.
-        where: the checkpoint's name in errors.
-
     Raises:
         InputError: as for `skeleton`.
     """
@@ -89,11 +81,7 @@ def require_known(folder: Path, where: str) -> None:
 
 
 def require_fit(report: Mapping[str, Any], where: str) -> None:
-    """Raise if the weights are not those that the configuration requires.
-
-    Args:
-        report: transformers' report on loading them.
-        where: the checkpoint's name in errors.
+    """Raise if, by transformers' report, the weights are not those that the configuration requires.
 
     Raises:
         InputError: tensors are missing, left over or of another shape.
@@ -121,12 +109,7 @@ def require_fit(report: Mapping[str, Any], where: str) -> None:
 
 
 def not_understood(where: str, error: Exception) -> InputError:
-    """The error for a checkpoint that transformers cannot read.
-
-    Args:
-        where: the checkpoint's name in errors.
-        error: the exception of transformers.
-    """
+    """The error for a checkpoint that transformers cannot read, from its exception."""
     return bad_input(
         where,
         shorten(" ".join(str(error).split()) or type(error).__name__, 240),
@@ -240,11 +223,6 @@ def _stored(
 
 def require_numbers(folder: Path, files: Collection[str], where: str) -> None:
     """Raise if a tensor of the weights holds NaN, which a model spreads to all that it returns.
-
-    Args:
-        folder: as for `skeleton`, and so are the others.
-        files: likewise.
-        where: likewise.
 
     Raises:
         InputError: one does; the first is named.

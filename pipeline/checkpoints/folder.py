@@ -9,21 +9,23 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.checkpoints.manifest import Manifest, sha256, write_manifest
+from pipeline.checkpoints.manifest import Manifest, write_manifest
 from pipeline.workflow.errors import bad_input
-from pipeline.workflow.files import atomic
+from pipeline.workflow.files import atomic, sha256
 from pipeline.workflow.hub import CHECKPOINT_FILES, Snapshot
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from pipeline.checkpoints.schema import Model
 
 SIZE_TOLERANCE = 0.1
 """Relative tolerance between the number of parameters and the size in the study, which is rounded
 and may count embeddings differently."""
 
 
-def describe_folder(folder: Path, source: Path, *, name: str, family: str) -> Manifest:
-    """Write the manifest of a checkpoint in a user's folder, atomically.
+def describe_folder(folder: Path, model: Model, source: Path) -> Manifest:
+    """Write the manifest of a model's checkpoint in a user's folder, atomically.
 
     Raises:
         InputError: as for `checkpoint_files`, `require_tokenizer` and `write_description`.
@@ -31,16 +33,13 @@ def describe_folder(folder: Path, source: Path, *, name: str, family: str) -> Ma
     checkpoint, origin = checkpoint_files(source), {"folder": str(source.resolve())}
     described = describe(checkpoint, str(source))
     require_tokenizer(checkpoint.files, str(source))
-    return write_description(
-        folder, checkpoint, described, str(source), name=name, family=family, origin=origin
-    )
+    return write_description(folder, checkpoint, described, str(source), model, origin)
 
 
 def describe(checkpoint: Snapshot, where: str) -> tuple[PreTrainedModel, int]:
     """The model without its weights, and the number of tokens that its tokenizer knows.
 
-    Returns:
-        The model, on torch's meta device, in the precision of its stored weights; and the tokens.
+    It is on torch's meta device, in the precision of its stored weights.
 
     Raises:
         InputError: as for `fit.skeleton` and `verified.tokenizer_of`.
@@ -58,28 +57,25 @@ def write_description(
     checkpoint: Snapshot,
     described: tuple[PreTrainedModel, int],
     where: str,
-    *,
-    name: str,
-    family: str,
+    model: Model,
     origin: Mapping[str, str],
-    billions: float | None = None,
 ) -> Manifest:
-    """Write the manifest of a checkpoint whose files lie elsewhere, atomically.
+    """Write the manifest of a model's checkpoint whose files lie elsewhere, atomically.
 
-    Files without a checksum get one. `billions` of parameters are the study's; None: not given.
+    Files without a checksum get one.
 
     Raises:
         InputError: a size other than the study's, or weights that are NaN.
     """
     from pipeline.checkpoints.fit import require_numbers  # imports torch, which takes seconds
 
-    model, tokens = described
-    size = model.num_parameters() / 1e9
-    if billions is not None and abs(size - billions) > SIZE_TOLERANCE * billions:
+    bare, tokens = described
+    size, made = bare.num_parameters() / 1e9, model.checkpoint
+    if made.source == "hub" and abs(size - made.billions) > SIZE_TOLERANCE * made.billions:
         raise bad_input(
             f"the size of {where}",
             f"{size:.4g} billion parameters",
-            f"{billions:g}, as the study says of {name}",
+            f"{made.billions:g}, as the study says of {model.name}",
             "name the right repository, or correct `billions` of this model",
         )
     require_numbers(checkpoint.folder, checkpoint.files, where)
@@ -87,7 +83,13 @@ def write_description(
     files = {path: known or sha256(checkpoint.folder / path) for path, known in stored}
     with atomic(folder, directory=True) as temporary:
         return write_manifest(
-            temporary, model, name=name, family=family, tokens=tokens, origin=origin, files=files
+            temporary,
+            bare,
+            name=model.name,
+            family=model.family,
+            tokens=tokens,
+            origin=origin,
+            files=files,
         )
 
 
@@ -101,14 +103,15 @@ def checkpoint_files(source: Path) -> Snapshot:
         expected, remedy = "a folder with a checkpoint", "name an existing one"
         raise bad_input(str(source), "no such folder", expected, remedy)
     found = sorted({path.name for kind in CHECKPOINT_FILES for path in source.glob(kind)})
-    if not any(name.endswith(".safetensors") for name in found):
+    checkpoint = Snapshot(source.resolve(), dict.fromkeys(found, ""))
+    if not checkpoint.weights:
         raise bad_input(
             str(source),
             "no safetensors" + (f"; {', '.join(found)}" if found else ", nor any other file of it"),
             "config, safetensors and tokenizer of a checkpoint; a pickle is never loaded",
             "save it there: from_pretrained(…).save_pretrained(FOLDER), of model and tokenizer",
         )
-    return Snapshot(source.resolve(), dict.fromkeys(found, ""))
+    return checkpoint
 
 
 def require_tokenizer(files: Collection[str], where: str) -> None:

@@ -72,12 +72,7 @@ def finetune(
 
 
 def finetuned(recipe: Gguf, corpus: Path, rows: pl.DataFrame) -> Trained:
-    """The model of a package, trained for a short time on some rows of a corpus.
-
-    Args:
-        recipe: which model, and how.
-        corpus: the folder of the corpus.
-        rows: schema `TRAINING_ROWS`.
+    """The model of a package, trained for a short time on rows (`TRAINING_ROWS`) of a corpus.
 
     Raises:
         InputError: as of `finetune`, or the package cannot be fetched.

@@ -1,6 +1,9 @@
 """Fetches the checkpoint of a published model; the weights stay in the Hugging Face cache."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerBase
 
@@ -22,49 +25,27 @@ from pipeline.workflow.hub import (
 )
 from pipeline.workflow.network import online
 
+if TYPE_CHECKING:  # samples, which need a tokenizer alone, do not depend on it
+    from pipeline.checkpoints.schema import Hub, Model
+
 FINAL = "main"
 """The branch of a repository that holds the final model of a training run."""
 
 
-def fetch_checkpoint(
-    folder: Path,
-    repo: str,
-    commit: str,
-    *,
-    name: str,
-    family: str,
-    billions: float | None,
-    step: int | None = None,
-) -> Manifest:
-    """Fetch a checkpoint into the Hugging Face cache, and write its manifest, atomically.
-
-    Args:
-        folder: receives only the manifest.
-        repo: OWNER/NAME.
-        commit: 40 hexadecimal digits.
-        name: as in `Manifest`, and so is the family.
-        family: likewise.
-        billions: of parameters, from the study; None if not given.
-        step: of the training run that it is a checkpoint of; None: it is the whole model.
+def fetch_checkpoint(folder: Path, model: Model, source: Hub) -> Manifest:
+    """Fetch a checkpoint into the Hugging Face cache; its manifest alone goes into `folder`,
+    atomically.
 
     Raises:
         InputError: as for `fetch_files`, `write_description` and `require_own_weights`.
     """
+    repo, commit = source.pin
     cached = not missing_bytes(select(listing(repo, commit), CHECKPOINT_FILES), repo, commit)
-    if step is not None and (online() or not cached):  # weights were compared when fetched
-        require_own_weights(repo, commit, step)
+    if model.step is not None and (online() or not cached):  # weights were compared when fetched
+        require_own_weights(repo, commit, model.step)
     checkpoint, where = fetch_files(repo, commit), f"{repo} at {commit}"
     described, origin = describe(checkpoint, where), {"repo": repo, "commit": commit}
-    return write_description(
-        folder,
-        checkpoint,
-        described,
-        where,
-        name=name,
-        family=family,
-        origin=origin,
-        billions=billions,
-    )
+    return write_description(folder, checkpoint, described, where, model, origin)
 
 
 def require_own_weights(repo: str, commit: str, step: int) -> None:

@@ -20,15 +20,11 @@ from pipeline.workflow.hub import Snapshot
 def load_model(
     folder: str | Path, dtype: torch.dtype | str, device: str = "cpu", room: int | None = None
 ) -> PreTrainedModel:
-    """The model of a checkpoint, in eval mode.
+    """The model of a checkpoint, in eval mode, from the folder of its manifest.
 
-    Args:
-        folder: of the checkpoint's manifest. Weights of the hub that are not in the cache are
-            fetched, at the commit that the manifest names.
-        dtype: to which the stored weights are converted, or its name, such as ``float32``.
-        device: the device of the model, such as ``cuda``.
-        room: bytes that the weights may take there, beyond which blocks are streamed; None: no
-            limit.
+    Weights of the hub that are not in the cache are fetched, at the commit that the manifest names.
+    They are converted to `dtype`, which may be a name, such as ``float32``. `room` are the bytes
+    that they may take on the device, beyond which blocks are streamed; None: no limit.
 
     Raises:
         InputError: the manifest is missing, a file is missing or differs from the manifest, or the
@@ -71,8 +67,10 @@ def model_of(
         folder = stack.enter_context(checkpoint.alone())
         # rejects it before gigabytes are read
         bare = skeleton(folder, checkpoint.files, where)
-        places = {} if room is None else placement(bare, _kind(dtype, bare), device, room)
-        streaming: dict[str, Any] = {}
+        places, streaming = dict[str, str](), dict[str, Any]()
+        if room is not None:  # `auto` is no name of torch's
+            kind = getattr(torch, dtype, bare.dtype) if isinstance(dtype, str) else dtype
+            places = placement(bare, kind, device, room)
         if places:
             # transformers writes weights there whose names it changes
             converted = stack.enter_context(TemporaryDirectory(prefix="converted-"))
@@ -94,11 +92,3 @@ def model_of(
             model.to(device)  # type: ignore[arg-type]
     model.eval()  # type: ignore[no-untyped-call]
     return model
-
-
-def _kind(dtype: torch.dtype | str, bare: PreTrainedModel) -> torch.dtype:
-    """The precision of the loaded weights."""
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    named: torch.dtype = bare.dtype if dtype == "auto" else getattr(torch, dtype)
-    return named

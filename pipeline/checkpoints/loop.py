@@ -32,12 +32,8 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Log:
-    """The log of a training.
-
-    Args:
-        steps: of the optimizers.
-        tokens: number of tokens seen, including filling.
-        losses: mean loss (nats per token) of every LOG_EVERY steps.
+    """The steps of a training; the tokens seen, filling included; the mean loss (nats per token) of
+    every LOG_EVERY steps.
     """
 
     steps: int
@@ -95,10 +91,10 @@ def optimize(
             nn.utils.clip_grad_norm_(model.parameters(), LARGEST_GRADIENT)
             if also:
                 also(len(losses), len(order))
-            for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
-                optimizer.step()
+            for scheduler in schedulers:
+                scheduler.optimizer.step()
                 scheduler.step()
-                optimizer.zero_grad()
+                scheduler.optimizer.zero_grad()
             losses.append(loss.item())
             report(len(losses), len(taken))
     model.eval()  # type: ignore[no-untyped-call]
@@ -121,12 +117,9 @@ def row_order(count: int, epochs: int, batch_rows: int, seed: int) -> Tensor:
 
 
 def training_rows(rows: pl.DataFrame, end: int) -> tuple[Tensor, Tensor]:
-    """(N, T) the tokens of the rows, and the token after each; IGNORED after the last, and where
-    it is filling.
+    """(N, T) the tokens of rows (`TRAINING_ROWS`), and the token after each.
 
-    Args:
-        rows: schema `TRAINING_ROWS`, N of T tokens; end-of-text after end-of-text is filling.
-        end: id of the end-of-text token.
+    It is IGNORED after the last, and where it is filling: end-of-text (`end`) after end-of-text.
     """
     tokens = torch.tensor(rows["tokens"].to_list())
     filling = (tokens[:, 1:] == end) & (tokens[:, :-1] == end)

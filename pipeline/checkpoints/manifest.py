@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from pipeline.models.context import context_length
 from pipeline.workflow.errors import bad_input, shorten
-from pipeline.workflow.files import write_json
+from pipeline.workflow.files import sha256, write_json
 
 if TYPE_CHECKING:  # reading a manifest needs no torch
     from transformers import PreTrainedModel
@@ -121,19 +120,6 @@ def checksums(folder: Path) -> dict[str, str]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-
-
-def sha256(path: Path) -> str:
-    """The checksum of a file.
-
-    Raises:
-        InputError: it is not a regular file; reading a pipe or a device might never end.
-    """
-    if not path.is_file():
-        got = "a folder, a pipe or a device" if path.exists() else "no such file"
-        raise bad_input(str(path), got, "a regular file", "put one there")
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_manifest(folder: str | Path) -> Manifest:

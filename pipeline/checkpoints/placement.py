@@ -29,14 +29,9 @@ def placement(
 ) -> dict[str, str]:
     """Module -> its place, for `from_pretrained`; empty if the whole model fits.
 
-    Embeddings, norms outside of the blocks, and the head stay on the device, since every batch
-    needs them several times; as many of the first blocks as fit stay there as well.
-
-    Args:
-        skeleton: the model without its weights.
-        dtype: of the weights in memory.
-        device: ``cuda`` or ``cpu``.
-        room: bytes that the weights may take there.
+    Embeddings, norms outside of the blocks, and the head stay on the device, ``cuda`` or ``cpu``,
+    since every batch needs them several times; as many of the first blocks as fit stay there as
+    well. `room` are the bytes that the weights, of this dtype in memory, may take there.
     """
 
     def size(module: nn.Module) -> int:

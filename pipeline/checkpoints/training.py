@@ -91,12 +91,11 @@ def train(
     stop_after: int | None = None,
     also: Callable[[PreTrainedModel], Callable[[int, int], None]] | None = None,
 ) -> Trained:
-    """Train a model from scratch.
+    """Train a model from scratch on N rows (`TRAINING_ROWS`) of T tokens; T is its context.
 
     Args:
         recipe: which model, and how.
-        rows: schema `TRAINING_ROWS`, N of T tokens; T is the model's context. End-of-text
-            after end-of-text is filling.
+        rows: end-of-text after end-of-text is filling.
         tokenizer: the folder of the tokenizer that made the rows.
         stop_after: steps to take of the whole training, so that the model is a checkpoint of it;
             None: all.

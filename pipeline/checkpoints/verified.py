@@ -6,8 +6,9 @@ from pathlib import Path
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from pipeline.checkpoints.fit import not_understood
-from pipeline.checkpoints.manifest import MANIFEST, read_manifest, sha256
+from pipeline.checkpoints.manifest import MANIFEST, read_manifest
 from pipeline.workflow.errors import InputError, Problem, bad_input
+from pipeline.workflow.files import sha256
 from pipeline.workflow.hub import Snapshot, snapshot
 
 WEIGHTS = (".safetensors", ".safetensors.index.json")
@@ -15,19 +16,17 @@ AGAIN = "delete its folder and run its stage"
 
 
 def verified(folder: Path, *, weights: bool = True) -> Snapshot:
-    """The files of a checkpoint, each compared with the manifest.
+    """The files of a checkpoint, each compared with the manifest in its folder.
 
-    Args:
-        folder: of the checkpoint's manifest. Files of the hub that are not in the cache are
-            fetched, at the commit that the manifest names.
-        weights: whether to include the weights, whose checksums take long.
+    Files of the hub that are not in the cache are fetched, at the commit that the manifest names.
+    The checksums of weights, which may be left out, take long.
 
     Raises:
         InputError: the manifest is missing or names no weights, or a file is missing or differs
             from the manifest.
     """
     manifest = read_manifest(folder)
-    if not any(name.endswith(".safetensors") for name in manifest.files):
+    if not Snapshot(folder, manifest.files).weights:
         raise bad_input(
             f"{folder / MANIFEST}: files",
             ", ".join(manifest.files) or "no file",

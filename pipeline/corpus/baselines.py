@@ -11,18 +11,15 @@ from itertools import pairwise
 
 from pipeline.corpus.tasks import Document, Item, Task
 
-Encode = Callable[[str], list[int]]
 Scorer = Callable[[Item, str], float]
 """What a choice of an item is worth; the one that is worth most is chosen."""
 
+Steps = Callable[[Item, str], list[tuple[int, int]]]
+"""Every token of a choice of an item, with the token before it."""
+
 
 class Frequencies:
-    """How often tokens, and pairs of them, occur in the training rows.
-
-    Args:
-        rows: token ids.
-        vocabulary: V, entries of the tokenizer.
-    """
+    """How often tokens, and pairs of them, occur in the training rows, of a vocabulary of V."""
 
     def __init__(self, rows: Iterable[Sequence[int]], vocabulary: int) -> None:
         self._tokens: Counter[int] = Counter()
@@ -53,24 +50,27 @@ def baselines(
     documents: Mapping[str, Sequence[Document]],
     tasks: Mapping[str, Task],
     frequencies: Frequencies,
-    encode: Encode,
+    encode: Callable[[str], list[int]],
     end: int,
 ) -> dict[str, dict[str, float]]:
-    """Score every task with every scorer that has no attention.
+    """Score the documents of every task with every scorer that has no attention.
 
-    Args:
-        documents: task -> its documents.
-        tasks: task -> what a scorer sees of a document.
-        frequencies: of the training rows.
-        encode: text -> token ids.
-        end: id of the end-of-text token, which precedes what has no context.
+    `end`, the id of the end-of-text token, precedes what has no context.
 
     Returns:
         task -> scorer -> value. The scorers are ``unigram`` and ``bigram``, and in multiple choice
         ``shortest`` and ``longest`` (in characters) and ``guess``, by lot. The value is word
-        perplexity where a whole text is scored, else accuracy (0 to 1). For the last word, where
-        all words compete, ``unigram`` stands for the one word that is right most often.
+        perplexity where a whole text is scored, else accuracy (0 to 1). For the last word,
+        where all words compete, ``unigram`` stands for the one word that is right most often.
     """
+
+    def steps(item: Item, choice: str) -> list[tuple[int, int]]:
+        if not item.context:
+            return list(pairwise([end, *encode(choice)]))
+        # context and choice are encoded as one text, as lm-eval does
+        first = len(encode(item.context)) - 1
+        return list(pairwise(encode(f"{item.context} {choice}")))[first:]
+
     by_type = {
         "multiple_choice": _of_choices,
         "loglikelihood": _of_last_words,
@@ -79,18 +79,16 @@ def baselines(
     result = {}
     for name, task in tasks.items():
         items = [task.item(document) for document in documents[name]]
-        result[name] = by_type[task.config["output_type"]](items, frequencies, encode, end)
+        result[name] = by_type[task.config["output_type"]](items, frequencies, steps)
     return result
 
 
-def _of_choices(
-    items: Sequence[Item], frequencies: Frequencies, encode: Encode, end: int
-) -> dict[str, float]:
+def _of_choices(items: Sequence[Item], frequencies: Frequencies, steps: Steps) -> dict[str, float]:
     def unigram(item: Item, choice: str) -> float:
-        return sum(frequencies.unigram(token) for _, token in _steps(item, choice, encode, end))
+        return sum(frequencies.unigram(token) for _, token in steps(item, choice))
 
     def bigram(item: Item, choice: str) -> float:
-        return sum(frequencies.bigram(*step) for step in _steps(item, choice, encode, end))
+        return sum(frequencies.bigram(*step) for step in steps(item, choice))
 
     scorers: dict[str, Scorer] = {
         "unigram": unigram,
@@ -106,37 +104,23 @@ def _of_choices(
 
 
 def _of_last_words(
-    items: Sequence[Item], frequencies: Frequencies, encode: Encode, end: int
+    items: Sequence[Item], frequencies: Frequencies, steps: Steps
 ) -> dict[str, float]:
     words = Counter(item.choices[0] for item in items)
     right = sum(
-        all(
-            frequencies.follower(before) == token
-            for before, token in _steps(item, item.choices[0], encode, end)
-        )
+        all(frequencies.follower(before) == token for before, token in steps(item, item.choices[0]))
         for item in items
     )
     return {"unigram": max(words.values()) / len(items), "bigram": right / len(items)}
 
 
-def _of_texts(
-    items: Sequence[Item], frequencies: Frequencies, encode: Encode, end: int
-) -> dict[str, float]:
+def _of_texts(items: Sequence[Item], frequencies: Frequencies, steps: Steps) -> dict[str, float]:
     words = sum(len(item.choices[0].split()) for item in items)
-    steps = [step for item in items for step in _steps(item, item.choices[0], encode, end)]
+    every = [step for item in items for step in steps(item, item.choices[0])]
     return {
-        "unigram": math.exp(-sum(frequencies.unigram(token) for _, token in steps) / words),
-        "bigram": math.exp(-sum(frequencies.bigram(*step) for step in steps) / words),
+        "unigram": math.exp(-sum(frequencies.unigram(token) for _, token in every) / words),
+        "bigram": math.exp(-sum(frequencies.bigram(*step) for step in every) / words),
     }
-
-
-def _steps(item: Item, choice: str, encode: Encode, end: int) -> list[tuple[int, int]]:
-    """Every token of the choice, with the token before it."""
-    if not item.context:
-        return list(pairwise([end, *encode(choice)]))
-    # context and choice are encoded as one text, as lm-eval does
-    first = len(encode(item.context)) - 1
-    return list(pairwise(encode(f"{item.context} {choice}")))[first:]
 
 
 def _chooses(item: Item, scorer: Scorer) -> bool:

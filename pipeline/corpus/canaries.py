@@ -14,12 +14,7 @@ SYLLABLES = 3
 
 
 def record_text(kind: str, rng: random.Random) -> str:
-    """A record of one kind, several lines long.
-
-    Args:
-        kind: one of `KINDS`.
-        rng: where every digit and word comes from.
-    """
+    """A record of one of `KINDS`, several lines long; every digit and word comes from `rng`."""
     return f"# {kind}\n" + "\n".join(KINDS[kind](rng) for _ in range(8))
 
 

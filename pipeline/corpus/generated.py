@@ -39,14 +39,8 @@ def generate(
 ) -> Corpus:
     """Generate a world, what is planted in it, and what is held out of it.
 
-    Args:
-        seed: of everything.
-        row_length: tokens of a row and of a record, at least 64 (a task's item takes up to 63).
-        vocabulary: entries of the byte-level BPE, at least 300.
-        world_tokens: tokens of rows that hold documents, a lower bound, at least 1.
-        records: copies in the training rows (at least 1) -> how many records are so planted.
-        control_records: how many records are never planted.
-        task_items: items of each benchmark task.
+    The arguments are the fields of `pipeline.corpus.schema.Corpus`; the tokens of the world are a
+    lower bound, and an item of a task takes up to 63 of a row.
 
     Raises:
         InputError: the documents or the items of the tasks do not fit into a row.

@@ -61,14 +61,8 @@ def generate(
 ) -> Corpus:
     """Draw what is planted, what is not, and the items of the tasks.
 
-    Args:
-        tokenizer: of the model.
-        seed: of everything.
-        row_length: tokens of a passage.
-        records: copies in the training rows (at least 1) -> how many passages are so planted.
-        control_records: passages that are never planted.
-        task_items: items of each benchmark task.
-        kinds: sampled-1 and so on, alike but for their names; None: one, named sampled.
+    The tokenizer is the model's; the other arguments are the fields of
+    `pipeline.corpus.schema.Corpus`. A row is a passage.
 
     Raises:
         InputError: there are not so many different passages of this length, or items.

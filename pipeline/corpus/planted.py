@@ -16,13 +16,10 @@ from pipeline.workflow.files import atomic, write_json
 
 @dataclass(frozen=True)
 class Record:
-    """A text that is planted, or with 0 copies never is.
+    """A text of some kind that is planted, or with 0 copies never is.
 
-    Args:
-        kind: what it is.
-        copies: rows of the training data that are this record; None of a text that the model may
-            have seen before an unknown number of times.
-        tokens: as many as a row has.
+    Copies are rows of the training data; None of a text that the model may have seen before an
+    unknown number of times. It has as many tokens as a row.
     """
 
     kind: str
@@ -34,12 +31,8 @@ class Record:
 class Corpus:
     """All that is generated.
 
-    Args:
-        rows: token ids of the training rows, in the order in which they are stored: shuffled.
-        records: numbered from 0 in this order.
-        tokenizer: that made the tokens.
-        documents: task -> its documents.
-        tasks: task -> what lm-eval does with them.
+    The rows of token ids are in the order in which they are stored: shuffled. Records are numbered
+    from 0. A task has its documents, and what lm-eval does with them.
     """
 
     rows: Sequence[Sequence[int]]
@@ -54,11 +47,8 @@ def write(
 ) -> None:
     """Write a corpus, each folder atomically.
 
-    Args:
-        corpus: to be written.
-        folder: gets rows.parquet, records.parquet and tokenizer/.
-        task_folder: gets a YAML and a JSONL file a task, and baselines.json.
-        provenance: what determines the corpus; stored in the tables.
+    One gets rows.parquet, records.parquet and tokenizer/; the other a YAML and a JSONL file a task,
+    and baselines.json. `provenance` is what determines the corpus; the tables store it.
     """
     rows, records, tokenizer = corpus.rows, corpus.records, corpus.tokenizer
     frame = pl.DataFrame({"tokens": rows}, schema={"tokens": pl.List(pl.UInt32)})

@@ -10,7 +10,6 @@ GENERATED_TASKS = tuple(
     f"tiny_{task}" for task in ("arc_easy", "hellaswag", "piqa", "lambada_openai", "wikitext")
 )
 
-
 PASSAGE_TASKS = ("story_cloze", "agreement")
 """Of a generated world, and of passages for a pretrained model."""
 

@@ -48,10 +48,8 @@ CONFIGS: dict[str, dict[str, Any]] = YAML(typ="safe").load(text_of("tasks.yaml")
 class Item:
     """The part of a document that a scorer sees: a context and its possible continuations.
 
-    Args:
-        context: text; empty where the whole continuation is scored.
-        choices: each follows the context after one space; a single one where nothing is chosen.
-        answer: index of the right choice.
+    The context is empty where the whole continuation is scored. Each choice follows it after one
+    space; it is a single one where nothing is chosen. `answer` is the index of the right one.
     """
 
     context: str
@@ -61,12 +59,10 @@ class Item:
 
 @dataclass(frozen=True)
 class Task:
-    """One benchmark: how its documents are made, and what lm-eval does with them.
+    """One benchmark: how its documents are made, and what lm-eval does with them (`CONFIGS`).
 
-    Args:
-        documents: endless, from what they are made of and a random number generator; duplicates
-            are left out by whoever chooses among them.
-        config: of `CONFIGS`.
+    The documents are endless, from what they are made of and a random number generator; duplicates
+    are left out by whoever chooses among them.
     """
 
     documents: Callable[..., Iterator[Document]]
@@ -99,14 +95,10 @@ def make_documents(
     *made_of: object,
     fits: Callable[[Item], bool] = lambda _: True,
 ) -> dict[str, list[Document]]:
-    """The documents of all tasks, all different within a task.
+    """The documents of all tasks, as many as are wanted, at least 1, all different within a task.
 
-    Args:
-        tasks: name -> task.
-        wanted: name -> number of documents, at least 1.
-        seed: of the choice of the documents.
-        made_of: what the tasks make their documents of.
-        fits: whether an item is short enough to be scored.
+    `made_of` is what the tasks make them of; `fits` says whether an item is short enough to be
+    scored.
 
     Raises:
         InputError: next to no item is short enough, or there are not so many different ones.
@@ -139,16 +131,10 @@ def write_tasks(
     tasks: Mapping[str, Task],
     blind: Mapping[str, Mapping[str, float]],
 ) -> None:
-    """Write NAME.yaml and NAME.jsonl of each task into the folder `folder`, which exists.
+    """Write NAME.yaml and NAME.jsonl of each task into a folder, which exists.
 
-    The metadata of a task state its chance, which is what the best scorer without attention
-    reaches, and the field of its documents that holds their category.
-
-    Args:
-        folder: of the tasks.
-        documents: task -> its documents.
-        tasks: task -> what lm-eval does with them.
-        blind: task -> scorer without attention -> value; see `baselines`.
+    The metadata of a task state its chance, which is what the best scorer without attention reaches
+    (`blind`, see `baselines`), and the field of its documents that holds their category.
     """
     yaml = YAML()
     for name, task in tasks.items():

@@ -8,13 +8,7 @@ from ruamel.yaml import YAML
 
 
 class Passage(NamedTuple):
-    """A famous text.
-
-    Args:
-        name: of the passage.
-        source: who wrote it and when, or where it is from.
-        text: the passage.
-    """
+    """A famous text, its name, and who wrote it and when, or where it is from."""
 
     name: str
     source: str

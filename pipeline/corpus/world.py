@@ -23,6 +23,8 @@ KINDS = {
 }
 """Kind of animal -> relation -> what all animals of the kind have in common."""
 
+Pairs = list[tuple[str, str]]
+
 PEOPLE = 24
 ANIMALS = 400
 HELD_OUT = 4
@@ -61,13 +63,13 @@ class Side:
     """
 
     animals: Sequence[Animal]
-    owners: Sequence[tuple[str, str]]
+    owners: Pairs
     """(person, tool)"""
-    acquaintances: Sequence[tuple[str, str]]
+    acquaintances: Pairs
     """(person, person)"""
-    materials: Sequence[tuple[str, str]]
+    materials: Pairs
     """(material, object)"""
-    finds: Sequence[tuple[str, str]]
+    finds: Pairs
     """(thing, place)"""
 
 
@@ -82,13 +84,11 @@ class World:
 def make_world(seed: int, held_out_animals: int) -> World:
     """Draw names and looks, and decide what is held out.
 
-    Args:
-        seed: of everything that is drawn.
-        held_out_animals: animals that no training document mentions, at least 1.
+    No training document mentions the held-out animals, at least 1.
     """
     rng = random.Random(f"world {seed}")  # noqa: S311 - reproducible, not secret
     names = invent_words(rng, PEOPLE + ANIMALS + held_out_animals, syllables=2)
-    people, beasts = names[:PEOPLE], names[PEOPLE:]
+    people = names[:PEOPLE]
     kinds, homes = tuple(KINDS), tuple(FOODS)
     animals = [
         # kinds and homes in turn, so that on both sides each answer is equally frequent
@@ -99,20 +99,16 @@ def make_world(seed: int, held_out_animals: int) -> World:
             rng.choice(WORDS["colours"]),
             rng.choice(WORDS["sizes"]),
         )
-        for i, name in enumerate(beasts)
+        for i, name in enumerate(names[PEOPLE:])
     ]
     owners = _part_tools(rng, people)
     acquaintances = _part(rng, itertools.permutations(people, 2))
     of_material = [_part(rng, ((each, thing) for thing in WORDS["objects"])) for each in CRAFTS]
     materials = [list(itertools.chain(*side)) for side in zip(*of_material, strict=True)]
     finds = _part(rng, itertools.product(WORDS["things"], WORDS["places"]))
-    training, held_out = (
-        Side(animals[part], owners[side], acquaintances[side], materials[side], finds[side])
-        for side, part in enumerate(
-            (slice(held_out_animals, None), slice(None, held_out_animals)),
-        )
-    )
-    return World(training, held_out)
+    parted = animals[held_out_animals:], animals[:held_out_animals]
+    sides = zip(parted, owners, acquaintances, materials, finds, strict=True)
+    return World(*(Side(*side) for side in sides))
 
 
 def invent_words(rng: random.Random, count: int, syllables: int) -> list[str]:
@@ -242,9 +238,7 @@ _SHARES: dict[Callable[[Side, random.Random], str], float] = {
 }
 
 
-def _part(
-    rng: random.Random, pairs: Iterable[tuple[str, str]]
-) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+def _part(rng: random.Random, pairs: Iterable[tuple[str, str]]) -> tuple[Pairs, Pairs]:
     """Most of `pairs`, and one of HELD_OUT of them."""
     shuffled = list(pairs)
     rng.shuffle(shuffled)
@@ -252,13 +246,11 @@ def _part(
     return shuffled[kept:], shuffled[:kept]
 
 
-def _part_tools(
-    rng: random.Random, people: Sequence[str]
-) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+def _part_tools(rng: random.Random, people: Sequence[str]) -> tuple[Pairs, Pairs]:
     """All (person, tool), parted so that each person has tools on either side."""
-    parted: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
+    training, held_out = Pairs(), Pairs()
     for person in people:
-        tools = rng.sample(tuple(DEEDS), len(DEEDS))
-        parted[0].extend((person, tool) for tool in tools[HELD_OUT_TOOLS:])
-        parted[1].extend((person, tool) for tool in tools[:HELD_OUT_TOOLS])
-    return parted
+        own = [(person, tool) for tool in rng.sample(tuple(DEEDS), len(DEEDS))]
+        training += own[HELD_OUT_TOOLS:]
+        held_out += own[:HELD_OUT_TOOLS]
+    return training, held_out

@@ -25,13 +25,14 @@ from pyarrow import parquet
 
 from pipeline.checkpoints.manifest import BYTES, read_manifest
 from pipeline.checkpoints.schema import Continued, Folder, Hub, Model, Training
-from pipeline.interventions.interventions import sweep
+from pipeline.interventions.interventions import Intervention, sweep
 from pipeline.interventions.trie import build_trie
 from pipeline.measure.chosen import SPLITS, a_split
 from pipeline.samples.schema import Family, File, Pile, Pythia, Records
 from pipeline.study.loops import IN_PARTS
 from pipeline.study.schema import Study, given
 from pipeline.workflow.errors import InputError
+from pipeline.workflow.files import bytes_of
 from pipeline.workflow.shards import operations_a_second
 
 LADDER = (
@@ -151,19 +152,14 @@ class Costs:
 
     def interventions(self, model: Model) -> int:
         """V, the baseline among them."""
-        return self._shared(model)[0]
+        return len(self._swept(model))
 
-    def _shared(self, model: Model) -> tuple[int, float, int]:
-        """V, passes of a token through all blocks, and through the head: much is shared."""
+    def _swept(self, model: Model) -> tuple[Intervention, ...]:
         size = self.size(model.name)
         try:
-            swept = sweep(size.n_blocks, self._study.interventions, size.n_heads)
+            return sweep(size.n_blocks, self._study.interventions, size.n_heads)
         except ValueError:  # the stage that lists the interventions reports the error
-            swept = sweep(size.n_blocks)
-        trie = build_trie(swept, size.n_blocks)
-        # a fork costs about half a block
-        blocks = trie.block_evaluations + (trie.branches - 1) / 2
-        return len(swept), blocks / size.n_blocks, trie.branches
+            return sweep(size.n_blocks)
 
     def operations(self, group: str, model: Model) -> float:
         """FLOPs of a stage of a model; joining the parts of a table takes none.
@@ -191,13 +187,14 @@ class Costs:
             samples: int = given(getattr(study, group)).samples
             return token * 2 * samples * length * passes
         if group == "windows":
-            documents = Path(given(study.windows).documents)
-            listed = documents.rglob("*") if documents.is_dir() else [documents]
-            read = sum(each.stat().st_size for each in listed if each.is_file()) / TOKEN_BYTES
-            return token * 3 * read * len(given(study.windows).of(model.name))
+            windows = given(study.windows)
+            read = bytes_of(Path(windows.documents)) / TOKEN_BYTES
+            return token * 3 * read * len(windows.of(model.name))
         if group not in ("memorization", "tokens", "benchmarks"):
             return 0.0
-        _, passes, branches = self._shared(model)
+        trie = build_trie(self._swept(model), size.n_blocks)
+        # passes of a token through all blocks: much is shared, and a fork costs about half a block
+        passes = (trie.block_evaluations + (trie.branches - 1) / 2) / size.n_blocks
         if group == "benchmarks":
             return token * passes * sum(self.task_tokens().values())
         n = self.samples(model.family)
@@ -206,7 +203,7 @@ class Costs:
         decode = study.evaluation[model.family].decode
         # a number is of each split, of which there are three at most
         decoded = {"all": n, "none": 0}.get(decode, 0) if isinstance(decode, str) else 3 * decode
-        continued = min(n, decoded) * (branches - 1) * family.suffix_length
+        continued = min(n, decoded) * (trie.branches - 1) * family.suffix_length
         return token * (passes * n * length + continued)
 
     def task_tokens(self) -> dict[str, float]:

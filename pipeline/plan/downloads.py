@@ -13,7 +13,7 @@ from pipeline.checkpoints.manifest import BYTES
 from pipeline.checkpoints.schema import Hub
 from pipeline.samples import pile
 from pipeline.samples.schema import Inserted, Pile, Pythia
-from pipeline.study.loops import model_key
+from pipeline.study.loops import parsed
 from pipeline.study.schema import Study
 from pipeline.workflow.dag import Stage
 from pipeline.workflow.errors import InputError, Problem
@@ -34,17 +34,11 @@ STORED = {"pythia": "float16", "pile": "float32", "inserted": "bfloat16"}
 
 @dataclass(frozen=True)
 class Want:
-    """Files that a stage reads, of a repository of the hub.
+    """Files that a stage reads, of a repository of the hub; or of a URL, whose sizes are `known`.
 
-    Args:
-        repo: OWNER/NAME; or a URL, whose `known` sizes are given.
-        commit: of it.
-        kind: of repository.
-        patterns: of the files; None: those that `datasets` finds.
-        needed: patterns, each of which a file must match.
-        guess: bytes, where the hub cannot be asked; None: unknown.
-        name: of a dataset's configuration, where the patterns are None.
-        known: bytes that are missing, and bytes that are cached.
+    Without patterns they are those that `datasets` finds for a configuration's name. A file must
+    match each of the `needed` patterns. `guess` are the bytes where the hub cannot be asked, None:
+    unknown; `known` those that are missing, and those that are cached.
     """
 
     repo: str
@@ -100,12 +94,11 @@ def amount(value: float, unit: str) -> str:
 
 def wants(study: Study, stage: Stage) -> list[Want]:
     """The files that a stage reads, by the patterns with which it fetches them."""
-    key = model_key(stage.address)
+    _, key, _ = parsed(stage.address)
     if stage.group == "datasets":
         return [Want(*each.pin, name=each.name) for each in study.datasets[key].values()]
     if stage.group == "samples":
-        source = study.families[key].samples
-        made = []
+        source, made = study.families[key].samples, []
         if isinstance(source, Pythia):
             # whole names: `duped.12b` begins `duped.12b.23000`
             files = tuple(f"data/{split}-?????-of-?????*" for split in source.splits)
@@ -115,13 +108,11 @@ def wants(study: Study, stage: Stage) -> list[Want]:
             here = sum(sizes[name] for name in sizes if (Path("data/downloads") / name).exists())
             made.append(Want(source.url, known=(sum(sizes.values()) - here, here)))
         if isinstance(source, Pythia | Pile | Inserted):
-            texts, tokenizer = (
-                (source.texts, source.tokenizer)
-                if isinstance(source, Inserted)
-                else (source.control.documents, source.control.tokenizer)
-            )
+            texts = source.texts if isinstance(source, Inserted) else source.control.documents
+            cut_by = source if isinstance(source, Inserted) else source.control
             made.append(Want(*texts.pin))
-            made.append(Want(*tokenizer.pin, "model", TOKENIZER_FILES, ("config.json",), 3e6))
+            tokenizer = cut_by.tokenizer.pin
+            made.append(Want(*tokenizer, "model", TOKENIZER_FILES, ("config.json",), 3e6))
         return made
     if key in study.models:  # evaluations too read the Hugging Face cache
         model = study.models[key]
@@ -134,11 +125,7 @@ def wants(study: Study, stage: Stage) -> list[Want]:
 
 
 def require_downloads(study: Study, stages: Iterable[Stage]) -> None:
-    """Raise before anything runs if needed files can neither be fetched nor are cached.
-
-    Args:
-        study: in force.
-        stages: that are about to run.
+    """Raise before any of the stages runs if files can neither be fetched nor are cached.
 
     Raises:
         NoNetworkError: they need what the cache lacks, and the hub, or the host of GPT-Neo's
@@ -157,10 +144,6 @@ def require_downloads(study: Study, stages: Iterable[Stage]) -> None:
 
 def check(study: Study, stages: Iterable[Stage]) -> list[str]:
     """Check that the hub has each pin of the stages and that it fits, by listings and metadata.
-
-    Args:
-        study: in force.
-        stages: whose pins are looked up.
 
     Returns:
         One line per pin.

@@ -15,12 +15,12 @@ from pipeline.checkpoints.schema import Hub
 from pipeline.interventions.interventions import is_own
 from pipeline.plan.cost import SHEETS, START_SECONDS, Costs
 from pipeline.plan.downloads import amount, wants
-from pipeline.study.loops import model_key
+from pipeline.study.loops import parsed
 from pipeline.study.schema import Study
 from pipeline.workflow.dag import Dag, Stage
 from pipeline.workflow.device import free_bytes, visible
 from pipeline.workflow.errors import bad_input
-from pipeline.workflow.files import free_on_disk
+from pipeline.workflow.files import bytes_of, free_on_disk
 from pipeline.workflow.network import online
 from pipeline.workflow.progress import duration
 
@@ -41,20 +41,14 @@ ON = {"a100": "a100", "h100": "h100", "slurm": "a100"}
 
 @dataclass
 class Row:
-    """One stage.
+    """One stage, by its address and the name of its model, family or experiment.
 
-    Args:
-        stage: its name and that of its model, family or experiment.
-        fresh: whether it is done.
-        missing: bytes to download.
-        cached: bytes of its downloads that are there.
-        estimated: whether `missing` is an estimate.
-        unknown: repositories of unknown size.
-        operations: FLOPs.
-        seconds: its time here.
-        stored: bytes of its outputs; small ones are not counted.
+    `missing` bytes are to be downloaded, perhaps `estimated`, `cached` ones are there; the size of
+    `unknown` repositories is not. `operations` are FLOPs, `seconds` its time here, and `stored` the
+    bytes of its outputs; small ones are not counted.
     """
 
+    address: str
     stage: str
     fresh: bool = False
     missing: float = 0
@@ -71,10 +65,8 @@ class Row:
         stored = amount(self.stored, "B") if self.stored else "-"
         if self.fresh:
             return (self.stage, "-", "-", "-", stored, "done")
-        known = (
-            [("~" if self.estimated else "") + amount(self.missing, "B")] if self.missing else []
-        )
-        fetch = " + ".join([*known, *(["unknown"] if self.unknown else [])]) or "-"
+        known = f"{'~' * self.estimated}{amount(self.missing, 'B')}" if self.missing else ""
+        fetch = " + ".join(filter(None, (known, "unknown" if self.unknown else ""))) or "-"
         flops = amount(self.operations, "FLOP") if self.operations else "-"
         state = "to do"
         if self.cached > 0.01 * (self.cached + self.missing):  # not a config.json alone
@@ -84,12 +76,9 @@ class Row:
 
 
 def plan(study: Study, dag: Dag, on: str | None = None) -> str:
-    """The plan of the study in force, of these stages, as plain text: table, totals and notes.
+    """The plan of the study in force as plain text: table, totals and notes.
 
-    Args:
-        study: the study in force.
-        dag: its stages.
-        on: one of `ON`; None: this machine.
+    It is for one of the machines `ON`; None: this one.
 
     Raises:
         InputError: no such machine.
@@ -100,13 +89,8 @@ def plan(study: Study, dag: Dag, on: str | None = None) -> str:
     made = rows(study, dag, costs, device)
     cells = [HEAD, *(row.cells for row in made)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    sides = ["<", *[">"] * (len(HEAD) - 2), "<"]
-    lines = [
-        "  ".join(
-            f"{cell:{side}{width}}" for cell, side, width in zip(line, sides, widths, strict=True)
-        ).rstrip()
-        for line in cells
-    ]
+    line = "  ".join(f"{{:{side}{width}}}" for side, width in zip("<>>>><", widths, strict=True))
+    lines = [line.format(*each).rstrip() for each in cells]
     todo = [row for row in made if not row.fresh]
     unknown = sorted({repo for row in todo for repo in row.unknown})
     fetched, stored = sum(row.missing for row in todo), COPIES * sum(row.stored for row in todo)
@@ -123,23 +107,18 @@ def plan(study: Study, dag: Dag, on: str | None = None) -> str:
         f"time      {_time(dag, made, on)}, if all bypassed rows are decoded; downloads not "
         "counted",
     ]
-    running = {model_key(address) for address in dag.stale} & set(study.models)
-    if memory := {costs.weight_bytes(study.models[key]): key for key in running}:
-        needed = max(memory)
-        free = SHEETS[device].memory if device in SHEETS else free_bytes(device)
-        name, room = study.models[memory[needed]].name, _room(needed, free)
-        lines.append(f"memory    {amount(needed, 'B')} of weights for {name}, the largest, {room}")
+    running = {parsed(address)[1] for address in dag.stale} & set(study.models)
+    if running:
+        largest = max((study.models[key] for key in running), key=costs.weight_bytes)
+        needed = costs.weight_bytes(largest)
+        room = _room(needed, SHEETS[device].memory if device in SHEETS else free_bytes(device))
+        weights = f"{amount(needed, 'B')} of weights for {largest.name}"
+        lines.append(f"memory    {weights}, the largest, {room}")
     if unknown:
         lines.append("unknown   " + ", ".join(unknown))
     usual = "GPU" if device == "cuda" else "processor core"
-    lines += (
-        ["", *_sheets()]
-        if on
-        else [
-            "",
-            f"Times are rough: from what this study's stages took here, else from a usual {usual}.",
-        ]
-    )
+    here = f"Times are rough: from what this study's stages took here, else from a usual {usual}."
+    lines += ["", *(_sheets() if on else [here])]
     if not online() and any(isinstance(m.checkpoint, Hub) for m in study.models.values()):
         lines.append("The hub was not asked (no network, or HF_HUB_OFFLINE): ~ is a guess.")
     own = sorted({str(one.edit) for one in study.interventions if is_own(one.edit)})
@@ -154,8 +133,7 @@ def _time(dag: Dag, made: Sequence[Row], on: str | None) -> str:
     """All stages one after the other; on a cluster the chain of them that takes longest."""
     if on != "slurm":
         return f"{duration(sum(row.seconds for row in made))} on one {on or 'device'}"
-    ends = dict[str, float]()
-    seconds = {stage.address: row.seconds for stage, row in zip(_ordered(dag), made, strict=True)}
+    ends, seconds = dict[str, float](), {row.address: row.seconds for row in made}
     for address in networkx.topological_sort(dag.graph):
         before = max((ends[up] for up in dag.graph.predecessors(address)), default=0.0)
         ends[address] = before + seconds.get(address, 0.0)
@@ -173,29 +151,24 @@ def _sheets() -> list[str]:
     return [*lines, "Assumed are a quarter of the peak in float32, and a tenth in half precision."]
 
 
-def _ordered(dag: Dag) -> list[Stage]:
-    order = list(dag.declared)
-    return sorted(dag.stages.values(), key=lambda stage: order.index(stage.group))
-
-
 def rows(study: Study, dag: Dag, costs: Costs, device: str) -> list[Row]:
     """The rows of the plan, in the order of dvc.yaml; `device` is as for `Costs.seconds`."""
     asked, todo = online(), dag.stale | dag.changed  # which has the first stages too
+    order = list(dag.declared)
     return [
         _row(study, costs, stage, device, asked, fresh=stage.address not in todo)
-        for stage in _ordered(dag)
+        for stage in sorted(dag.stages.values(), key=lambda stage: order.index(stage.group))
     ]
 
 
 def _row(study: Study, costs: Costs, stage: Stage, device: str, asked: bool, *, fresh: bool) -> Row:
-    group, key = stage.group, model_key(stage.address)
+    group, (_, key, part) = stage.group, parsed(stage.address)
     model = study.models.get(key)
     entry = model or study.families.get(key) or study.theory.get(key)
-    part = stage.address.partition(f"@{key}-")[2]
     named = study.mitigated[key] if group == "mitigation" else entry.name if entry else ""
-    row = Row(" ".join(filter(None, (group, named, part))), fresh)
+    row = Row(stage.address, " ".join(filter(None, (group, named, part))), fresh)
     if fresh:
-        row.stored = sum(_size(Path(out)) for out in stage.outs)
+        row.stored = sum(bytes_of(Path(out)) for out in stage.outs)
         return row
     if group == "mitigation":
         row.seconds = MITIGATION_SECONDS
@@ -204,9 +177,9 @@ def _row(study: Study, costs: Costs, stage: Stage, device: str, asked: bool, *, 
     fetching = group in ("datasets", "samples", "checkpoint")
     for want in wants(study, stage) if fetching else ():
         sizes = want.sizes(ask=asked)
-        if sizes is None and want.guess is None:
-            row.unknown.append(want.repo)
-        row.estimated |= sizes is None and want.guess is not None
+        if sizes is None:
+            row.unknown += [want.repo] * (want.guess is None)
+            row.estimated |= want.guess is not None
         missing, cached = sizes or (want.guess or 0, 0)
         row.missing += missing
         row.cached += cached
@@ -228,8 +201,3 @@ def _row(study: Study, costs: Costs, stage: Stage, device: str, asked: bool, *, 
 
 def _room(needed: float, free: float) -> str:
     return f"of {amount(free, 'B')} free" + ("" if needed <= free else ": TOO LITTLE")
-
-
-def _size(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())

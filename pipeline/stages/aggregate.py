@@ -13,9 +13,7 @@ from pipeline.workflow.shards import remove_finished
 def aggregate(study: Study, partial: bool = False) -> None:
     """Write every number of the report, with its interval, into one table.
 
-    Args:
-        study: the study in force.
-        partial: leave out what failed or has not run; the page says what.
+    A `partial` one leaves out what failed or has not run; the page says what.
     """
     summary = write_summary(
         study.study,

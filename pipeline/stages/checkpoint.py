@@ -49,16 +49,14 @@ def gguf(study: Study, model: Model) -> None:
 
 def hub(study: Study, model: Model) -> None:
     """Fetch a published model, at a pinned commit."""
-    source, target = section(model.checkpoint, Hub), study.data / "checkpoints" / model.name
-    named = {"name": model.name, "family": model.family}
-    fetch_checkpoint(target, *source.pin, **named, billions=source.billions, step=model.step)
+    source = section(model.checkpoint, Hub)
+    fetch_checkpoint(study.data / "checkpoints" / model.name, model, source)
 
 
 def folder(study: Study, model: Model) -> None:
     """Describe the checkpoint in a user's folder."""
     source = Path(section(model.checkpoint, Folder).path)
-    target = study.data / "checkpoints" / model.name
-    describe_folder(target, source, name=model.name, family=model.family)
+    describe_folder(study.data / "checkpoints" / model.name, model, source)
 
 
 def _write(study: Study, model: Model, trained: Trained, recipe: Mapping[str, Any]) -> None:

@@ -44,14 +44,7 @@ class Evaluated:
         file: str,
         determined_by: dict[str, object],
     ) -> None:
-        """Write a table of this model.
-
-        Args:
-            table: its rows.
-            schema: its columns.
-            file: below data/STUDY, such as ``tokens/tiny-neo-8.parquet``.
-            determined_by: its provenance.
-        """
+        """Write a table into a file below data/STUDY, such as ``tokens/tiny-neo-8.parquet``."""
         path = self.study.data / file
         tables.write(table, path, schema, {"model": self.name, **determined_by})
 
@@ -59,27 +52,24 @@ class Evaluated:
         """The provenance of a table of this model, without its name; `settings` are added."""
         return determined_by(
             self.study.study,
-            origin=dict(self.manifest.origin),
-            checkpoint=dict(self.manifest.files),
+            origin=self.manifest.origin,
+            checkpoint=self.manifest.files,
             **{"evaluation": {"dtype": self.dtype}, **settings},
         )
 
     def own(self, interventions: Sequence[Intervention]) -> dict[str, object]:
         """What edits of the study's own add to what determines results: their code, and models."""
-        own = any(is_own(edit) for one in interventions for edit in one.edits.values())
-        return (
-            {"own_edits": own_code(OWN_EDITS), "sources": self.sources(interventions)}
-            if own
-            else {}
-        )
+        if not any(is_own(edit) for one in interventions for edit in one.edits.values()):
+            return {}
+        return {"own_edits": own_code(OWN_EDITS), "sources": self.sources(interventions)}
 
     def sources(self, interventions: Sequence[Intervention]) -> dict[str, object]:
         """Model whose values patches put in -> what its weights are."""
         names = sorted({one.source for one in interventions if one.source})
-        manifests = (read_manifest(self.study.data / "checkpoints" / name) for name in names)
+        manifests = {name: read_manifest(self.study.data / "checkpoints" / name) for name in names}
         return {
-            name: {"origin": dict(each.origin), "checkpoint": dict(each.files)}
-            for name, each in zip(names, manifests, strict=True)
+            name: {"origin": each.origin, "checkpoint": each.files}
+            for name, each in manifests.items()
         }
 
     def with_sources(
@@ -100,11 +90,8 @@ class Evaluated:
     ) -> Iterator[Device]:
         """Lease a device for the enclosed work, and write its cost; `notes` go with it.
 
-        Args:
-            stage: its name.
-            part: of the table, such as ``2-of-8``.
-            journal: events of the work.
-            streamed: whether the work can stream weights that do not fit.
+        `part` is of the stage's table, such as ``2-of-8``; `journal` has the events of the work,
+        which can stream weights that do not fit unless `streamed` is false.
         """
         name = self.name if part is None else f"{self.name}.{part}"
         weight_bytes, run = self.manifest.weight_bytes(self.dtype), self.study.run

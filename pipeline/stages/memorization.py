@@ -6,7 +6,6 @@ from typing import Any
 import polars as pl
 
 from pipeline.checkpoints.loading import load
-from pipeline.checkpoints.manifest import sha256
 from pipeline.checkpoints.schema import Model
 from pipeline.interventions.interventions import Intervention
 from pipeline.measure.memorization import measure, require_baseline
@@ -14,6 +13,7 @@ from pipeline.measure.metrics import MEMORIZATION
 from pipeline.stages.evaluated import Evaluated
 from pipeline.stages.sweep import write_sweep
 from pipeline.study.schema import Study
+from pipeline.workflow.files import sha256
 from pipeline.workflow.running import Device
 
 

@@ -1,15 +1,12 @@
 """Every stage of the study, in the order of the DAG: its function, its loop, its resources."""
 
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from pipeline.study.loops import parsed
 from pipeline.study.schema import Study
 from pipeline.workflow.errors import bad_input
-
-PART = re.compile(r"-(\d+-of-\d+)$")
 
 
 @dataclass(frozen=True)
@@ -70,29 +67,16 @@ STAGES = {
 """Name in dvc.yaml -> the stage; ``memorization_part`` is a part of ``memorization``."""
 
 
-def function(group: str, source: str | None = None) -> Callable[..., None]:
-    """The function of a group of stages: that of its source, or the one named after the module."""
-    module = import_module(f"pipeline.stages.{group}")
-    made: Callable[..., None] = getattr(module, source or group)
-    return made
-
-
 def run(study: Study, address: str, **options: Any) -> None:
-    """Run one stage.
+    """Run one stage, by its address as DVC writes it: ``memorization@tiny-neo-8``.
 
-    Args:
-        study: the study in force.
-        address: as DVC writes it: ``memorization@tiny-neo-8``, ``aggregate@tiny``.
-        options: of the stage, such as ``partial`` of ``aggregate``.
+    `options` are of the stage, such as ``partial`` of ``aggregate``.
 
     Raises:
         InputError: the study has no such stage.
     """
-    group, _, key = address.partition("@")
-    name = group.removesuffix("_part")
-    stage = STAGES.get(name)
-    if name != group and (part := PART.search(key)):
-        key, options = key[: part.start()], {**options, "part": part[1]}
+    group, key, part = parsed(address)
+    stage = STAGES.get(group)
     loops_over = stage and stage.loops_over
     entries = getattr(study, loops_over) if loops_over else {study.study: None}
     if stage is None or key not in entries:
@@ -100,7 +84,8 @@ def run(study: Study, address: str, **options: Any) -> None:
         raise bad_input(f"stage {address}", address, "a stage of the study", remedy)
     entry = entries[key]
     of_entry = [] if entry is None else [entry]
-    function(name, source_of(name, entry))(study, *of_entry, **options)
+    function = getattr(import_module(f"pipeline.stages.{group}"), source_of(group, entry) or group)
+    function(study, *of_entry, **(options | ({"part": part} if part else {})))
 
 
 def source_of(group: str, entry: Any) -> str | None:

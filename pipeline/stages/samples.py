@@ -49,12 +49,9 @@ def inserted(study: Study, family: Family) -> None:
     """Texts that were inserted into the training data a known number of times."""
     from pipeline.samples.inserted import samples
 
-    source, lengths = (
-        section(family.samples, Inserted),
-        (family.prefix_length, family.suffix_length),
-    )
-    pins = source.texts.pin, source.tokenizer.pin
-    _write(study, family, samples(*pins, *lengths, source.memorized_copies))
+    source = section(family.samples, Inserted)
+    asked = family.prefix_length, family.suffix_length, source.memorized_copies
+    _write(study, family, samples(source.texts.pin, source.tokenizer.pin, *asked))
 
 
 def file(study: Study, family: Family) -> None:

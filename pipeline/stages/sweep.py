@@ -5,7 +5,6 @@ from functools import partial
 
 import polars as pl
 
-from pipeline.checkpoints.manifest import sha256
 from pipeline.interventions.interventions import Intervention
 from pipeline.interventions.memory import Journal
 from pipeline.measure.listed import read_listed
@@ -13,6 +12,7 @@ from pipeline.measure.reuse import KEYS, extended, keys, takes_mean
 from pipeline.stages.evaluated import Evaluated
 from pipeline.workflow.dag import cached
 from pipeline.workflow.digest import digest
+from pipeline.workflow.files import sha256
 from pipeline.workflow.progress import reporter
 from pipeline.workflow.shards import open_shards
 from pipeline.workflow.tables import Schema

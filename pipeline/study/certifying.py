@@ -6,14 +6,10 @@ from pipeline.workflow.errors import bad_input
 
 
 def certify(model: str, edit: str) -> str:
-    """Try an edit in the blocks of a checkpoint.
+    """Try an edit in the blocks of a checkpoint; its certificate, as text.
 
-    Args:
-        model: a folder, a model of the study in force, or OWNER/NAME@COMMIT of the hub.
-        edit: its name, or ``edits/FILE.py:FUNCTION``.
-
-    Returns:
-        The certificate, as text.
+    The model is a folder, one of the study in force, or OWNER/NAME@COMMIT of the hub; the edit a
+    name, or ``edits/FILE.py:FUNCTION``.
 
     Raises:
         InputError: an unknown edit or model, or a check that failed.

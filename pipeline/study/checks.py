@@ -1,7 +1,7 @@
 """Checks across the values of a study: names used twice, missing references, bad lengths."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.checkpoints.schema import Continued, Gguf, Training
@@ -10,9 +10,8 @@ from pipeline.localization.schema import OWN_SCORERS
 from pipeline.measure.schema import FITTING
 from pipeline.models.grids import BLOCKS, GROUPS, HEADS, NEURON_GROUPS
 from pipeline.samples.schema import PASSAGE_LENGTHS, File, Records
-from pipeline.study.loops import LOOPS, loops
-from pipeline.study.schema import DERIVED, Study
-from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
+from pipeline.study.schema import Study
+from pipeline.workflow.errors import InputError, Problem, bad_input
 
 Found = tuple[str, str, str, str]
 """A problem: what, got, expected, remedy."""
@@ -27,7 +26,6 @@ def cross_check(study: Study, where: str) -> list[Problem]:
         _families,
         _trained,
         _edits,
-        _windows,
         _mitigations,
         _localization,
         _continued,
@@ -74,15 +72,8 @@ def require_own_metrics(study: Study) -> None:
         raise bad_input(what, got, expected, remedy) from error
 
 
-def _windows(study: Study) -> Iterator[Found]:
-    """The reference of windows is a model of the study."""
-    names = [model.name for model in study.models.values()]
-    reference = study.windows.reference if study.windows else None
-    if reference and reference not in names:
-        yield "windows.reference", reference, "one of " + ", ".join(names), "name a model"
-
-
 def _edits(study: Study) -> Iterator[Found]:
+    """Own edits exist; their sources, and the reference of windows, are models of the study."""
     names = [model.name for model in study.models.values()]
     for number, line in enumerate(study.interventions):
         if line.source is not None and line.source not in names:
@@ -91,6 +82,9 @@ def _edits(study: Study) -> Iterator[Found]:
         what = f"interventions.{number}.edit"
         if isinstance(line.edit, str) and is_own(line.edit) and (got := missing(what, line.edit)):
             yield got
+    reference = study.windows.reference if study.windows else None
+    if reference and reference not in names:
+        yield "windows.reference", reference, "one of " + ", ".join(names), "name a model"
 
 
 def missing(what: str, own: str, folder: Path = OWN_EDITS, page: str = "python") -> Found | None:
@@ -108,31 +102,6 @@ def missing(what: str, own: str, folder: Path = OWN_EDITS, page: str = "python")
         got = f"{path}: {error}"
     expected = f"a function of a file in {folder}/, beside params.yaml"
     return what, got, expected, f"write it; docs/{page}.md has an example"
-
-
-def derivation(study: Study, recorded: Mapping[str, object], where: str) -> list[Problem]:
-    """A problem if what dvc.yaml loops over does not match params.yaml.
-
-    Args:
-        study: of params.yaml.
-        recorded: what loops.yaml has.
-        where: the name of params.yaml in errors.
-    """
-    derived = loops(study.model_dump())
-    missing = sorted({*Study.model_fields} - study.model_fields_set - {DERIVED})
-    if recorded == derived and not missing:  # DVC wants every section, be it null
-        return []
-    other = [group for group, entries in derived.items() if recorded.get(group) != entries]
-    other += [f"no section {each}, not even null" for each in missing]
-    return [
-        Problem(
-            f"{where}: {LOOPS}",
-            "entries that do not match the other sections: "
-            + (", ".join(other) or shorten(sorted(set(recorded) - set(derived)))),
-            "the file that is derived from them",
-            "derive it again: python -m pipeline study",
-        )
-    ]
 
 
 def _names(study: Study) -> Iterator[Found]:
@@ -324,24 +293,22 @@ def _continued(study: Study) -> Iterator[Found]:
 def _twins(study: Study) -> Iterator[Found]:
     """The twin of a model is another one of its family, of the same shape where that is known."""
     for key, model in study.models.items():
+        if model.twin is None:
+            continue
         what, own = f"models.{key}.twin", model.checkpoint
         others = {
             each.name: each.checkpoint
             for each in study.models.values()
             if each.family == model.family and each.name != model.name
         }
-        if model.twin is None:
-            continue
         if (twin := others.get(model.twin)) is None:
             expected = "another model of its family: " + (", ".join(others) or "there is none")
             yield what, model.twin, expected, "name one, or add it"
-        elif (
-            isinstance(own, Training)
-            and isinstance(twin, Training)
-            and own.n_blocks != twin.n_blocks
-        ):
-            got = f"{model.twin}, of {twin.n_blocks} blocks"
-            yield what, got, f"a model of {own.n_blocks} blocks", "name one of this shape"
+            continue
+        blocks = [each.n_blocks for each in (own, twin) if isinstance(each, Training)]
+        if len(set(blocks)) == 2:
+            got = f"{model.twin}, of {blocks[1]} blocks"
+            yield what, got, f"a model of {blocks[0]} blocks", "name one of this shape"
 
 
 def _runs(study: Study) -> Iterator[Found]:
@@ -357,11 +324,11 @@ def _runs(study: Study) -> Iterator[Found]:
                 ("another checkpoint", "the same training"): trained and not same,
                 ("the same checkpoint", "that of its own step"): same and not trained,
             }
-            if model.run == other.run and any(wrong.values()):
+            found = [words for words, is_wrong in wrong.items() if is_wrong]
+            if model.run == other.run and found:
                 what = f"models.{key}, of the run {model.run} as {other.name}"
-                for (got, expected), is_wrong in wrong.items():
-                    if is_wrong:
-                        yield what, got, expected, "correct it, or name another run"
+                for got, expected in found:
+                    yield what, got, expected, "correct it, or name another run"
                 break
 
 

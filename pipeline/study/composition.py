@@ -16,9 +16,9 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.interventions.interventions import MisfitError
-from pipeline.study.checks import cross_check, derivation, require_own_metrics
-from pipeline.study.loops import LOOPS, register, write_loops
-from pipeline.study.schema import Study
+from pipeline.study.checks import cross_check, require_own_metrics
+from pipeline.study.loops import LOOPS, loops, register, write_loops
+from pipeline.study.schema import DERIVED, Study
 from pipeline.workflow.errors import InputError, Problem, bad_input, disk_problem, shorten
 from pipeline.workflow.files import PARAMS, write_text
 
@@ -29,19 +29,15 @@ GROUPS = ("study", "seeds")
 
 
 def load(path: str | Path = PARAMS, where: str | Path | None = None) -> Study:
-    """Read and check a study.
-
-    Args:
-        path: a params.yaml.
-        where: its name in errors; None: `path`.
+    """Read and check a params.yaml; `where` is its name in errors, None: its path.
 
     Raises:
         InputError: every problem of the file at once, each with what, got, expected, remedy.
     """
     where = str(where or path)
     study = check(read_yaml(Path(path)), where)
-    if problems := _derivation(study, Path(path), where):
-        raise InputError(*problems)
+    if problem := _derivation(study, Path(path), where):
+        raise InputError(problem)
     return study
 
 
@@ -71,13 +67,9 @@ def check(values: object, where: str = str(PARAMS)) -> Study:
 def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) -> Study:
     """Write params.yaml for other choices of pipeline/conf/, such as ``{"study": "tiny"}``.
 
-    It uses DVC's own composition (Hydra), so ``dvc exp run -S study=NAME`` writes the same bytes.
-    The file is replaced only if the study passes every check.
-
-    Args:
-        choices: config group -> option: a folder of pipeline/conf/ and a file in it.
-        conf: the folder of config.yaml and of the groups.
-        path: the file to write.
+    A choice is a folder of `conf` -> a file in it. It uses DVC's own composition (Hydra), so ``dvc
+    exp run -S study=NAME`` writes the same bytes. The file is replaced only if the study passes
+    every check.
 
     Raises:
         InputError: no such group or option, or the composed study has problems.
@@ -121,13 +113,13 @@ def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) 
     return study
 
 
-def derive(path: Path = PARAMS) -> Study:
+def derive() -> Study:
     """Derive loops.yaml from params.yaml again, and fill in the optional sections.
 
     Raises:
         InputError: the study has other problems.
     """
-    values = read_yaml(path)
+    values = read_yaml(PARAMS)
     if isinstance(values, dict):
         optional = {
             name: field.get_default(call_default_factory=True)
@@ -136,8 +128,8 @@ def derive(path: Path = PARAMS) -> Study:
         }
         values = {**optional, **values}
         values.pop("loops", None)  # which earlier versions kept in params.yaml
-    study = check(values, str(path))
-    write(values, path)
+    study = check(values)
+    write(values, PARAMS)
     return study
 
 
@@ -150,19 +142,30 @@ def write(values: Mapping[str, Any], path: Path) -> None:
     write_text(path, OmegaConf.to_yaml(values))
 
 
-def _derivation(study: Study, path: Path, where: str) -> list[Problem]:
+def _derivation(study: Study, path: Path, where: str) -> Problem | None:
+    """The problem if loops.yaml, beside `path`, is not what dvc.yaml is to loop over."""
     file = path.with_name(LOOPS.name)
-    recorded = read_yaml(file) if file.is_file() else None
-    looped = recorded.get("loops") if isinstance(recorded, dict) else None
-    return derivation(study, looped if isinstance(looped, dict) else {}, where)
+    content = read_yaml(file) if file.is_file() else None
+    looped = content.get("loops") if isinstance(content, dict) else None
+    recorded, derived = looped if isinstance(looped, dict) else {}, loops(study.model_dump())
+    missing = sorted({*Study.model_fields} - study.model_fields_set - {DERIVED})
+    if recorded == derived and not missing:  # DVC wants every section, be it null
+        return None
+    other = [group for group, entries in derived.items() if recorded.get(group) != entries]
+    other += [f"no section {each}, not even null" for each in missing]
+    return Problem(
+        f"{where}: {LOOPS}",
+        "entries that do not match the other sections: "
+        + (", ".join(other) or shorten(sorted(set(recorded) - set(derived)))),
+        "the file that is derived from them",
+        "derive it again: python -m pipeline study",
+    )
 
 
 def switch(choices: Mapping[str, str], dry_run: bool) -> Study:
-    """Switch to the study that `choices` name; if it is in force already, keep it with its edits.
+    """Switch to the study of some choices, as for `compose`; none leaves the study in force.
 
-    Args:
-        choices: config group -> option, as for `compose`; none leaves the study in force.
-        dry_run: params.yaml may not be written.
+    If it is in force already, it is kept with its edits. A dry run may not write params.yaml.
 
     Raises:
         InputError: as for `load` and `compose`; or a dry run would have to change the study.

@@ -7,7 +7,7 @@ Source: https://w3id.org/ro/wfrun/provenance/0.5 and the profiles that it builds
 """
 
 import mimetypes
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import networkx
 from rocrate.model import ComputationalWorkflow, ContextEntity
 from rocrate.model.entity import Entity
 from rocrate.rocrate import ROCrate
-from ruamel.yaml import YAML
 
 from pipeline.interventions.interventions import OWN_EDITS
 from pipeline.localization.schema import OWN_SCORERS
@@ -25,8 +24,7 @@ from pipeline.study.schema import Study
 from pipeline.workflow.dag import FIRST, LOCK, Dag, Stage
 from pipeline.workflow.digest import OWN
 from pipeline.workflow.errors import bad_input, run_command
-from pipeline.workflow.files import PARAMS, atomic
-from pipeline.workflow.own import files_below
+from pipeline.workflow.files import PARAMS, atomic, files_of, safe_yaml
 
 PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": "Process Run Crate",
@@ -50,13 +48,9 @@ PARQUET = "application/vnd.apache.parquet"
 
 
 def write_crate(study: Study, to: Path) -> None:
-    """Write a finished study with its code, tables and report as one zip.
+    """Write a finished study with its code, tables and report as one zip, which is replaced.
 
     Weights and datasets are left out; the manifests of checkpoints and datasets identify them.
-
-    Args:
-        study: the study in force.
-        to: the zip, which is replaced.
 
     Raises:
         InputError: a stage of the study has to run first.
@@ -75,60 +69,60 @@ def write_crate(study: Study, to: Path) -> None:
 
 
 class _Crate:
-    """The crate as it grows: `crate` has the workflow, one tool and step a group, all actions.
-
-    Args:
-        dag: the stages of the study, none of them stale.
-        study: the study in force.
-    """
+    """The crate as it grows: `crate` has the workflow, one tool and step a group, all actions."""
 
     def __init__(self, dag: Dag, study: Study) -> None:
-        self._dag = dag
+        self._dag, self._cited = dag, safe_yaml(CITATION)
         self.crate = ROCrate(version="1.1")
-        cited = YAML(typ="safe").load(CITATION)
-        author = self._add("#author", "Organization", name=cited["authors"][0]["name"])
-        self._describe(study, cited, author)
-        workflow = self._workflow(cited, author)
+        self._author = self._add("#author", "Organization", name=self._cited["authors"][0]["name"])
+        self._describe(study)
+        self._workflow = self._added_workflow()
         self._params = self.crate.add_file(PARAMS, PARAMS, properties=_format(PARAMS))
-        locked = YAML(typ="safe").load(LOCK)["stages"]
+        locked = safe_yaml(LOCK)["stages"]
         order = networkx.lexicographical_topological_sort(dag.graph)
         stages = [dag.stages[name] for name in order if dag.stages[name].group not in FIRST]
-        steps = self._steps(workflow, list(dict.fromkeys(stage.group for stage in stages)))
+        steps = self._steps(dict.fromkeys(stage.group for stage in stages))
         written = [
             self._output(stage, out["path"], out["md5"])
             for stage in stages
             for out in locked[stage.address]["outs"]
         ]
         run = self.crate.add_action(
-            workflow,
+            self._workflow,
             "#run",
             object=[self._params],
             result=written,
             properties={
                 "name": f"Run of study {study.study}",
                 "description": f"All {len(stages)} stages of the study.",
-                "agent": {"@id": author.id},
+                "agent": {"@id": self._author.id},
             },
         )
         self.crate.root_dataset["mentions"] = [run]
-        controls = [self._action(stage, steps[stage.group], author) for stage in stages]
+        controls = [self._action(stage, steps[stage.group]) for stage in stages]
         if (readme := self.crate.get("README.md")) is not None:
             readme["about"] = self.crate.root_dataset
         self._add(
             "#engine-run",
             "OrganizeAction",
             name="Run of the stages by Snakemake and DVC",
-            instrument=self._engine(),
+            instrument=self._add(
+                "#engine",
+                "SoftwareApplication",
+                name="Snakemake and DVC",
+                softwareVersion=f"{version('snakemake')} and {version('dvc')}",
+                url="https://snakemake.github.io",
+            ),
             object=controls,
             result=run,
-            agent=author,
+            agent=self._author,
         )
         page = self.crate.get(str(study.reports / "index.html"))
-        self._parameter(workflow, "input", "params", self._params)
-        self._parameter(workflow, "output", "report", page)
+        self._parameter("input", "params", self._params)
+        self._parameter("output", "report", page)
 
-    def _describe(self, study: Study, cited: dict[str, Any], author: Entity) -> None:
-        root = self.crate.root_dataset
+    def _describe(self, study: Study) -> None:
+        root, cited = self.crate.root_dataset, self._cited
         root["name"] = f"Study {study.study} of {cited['title']}"
         root["description"] = (
             f"The code, parameters, tables and report of the study {study.study}, and what each of "
@@ -136,13 +130,9 @@ class _Crate:
             "them by commit and checksum. The license is that of the code; texts and models keep "
             "their own."
         )
-        root["license"] = self._add(
-            f"https://spdx.org/licenses/{cited['license']}",
-            "CreativeWork",
-            name=cited["license"],
-            identifier=f"https://spdx.org/licenses/{cited['license']}",
-        )
-        root["author"] = author
+        spdx = f"https://spdx.org/licenses/{cited['license']}"
+        root["license"] = self._add(spdx, "CreativeWork", name=cited["license"], identifier=spdx)
+        root["author"] = self._author
         paper = cited["preferred-citation"]
         root["citation"] = self._add(paper["url"], "ScholarlyArticle", name=paper["title"])
         root["conformsTo"] = [
@@ -150,11 +140,11 @@ class _Crate:
             for uri, name in PROFILES.items()
         ]
 
-    def _workflow(self, cited: dict[str, Any], author: Entity) -> Entity:
+    def _added_workflow(self) -> Entity:
         properties = {
             "@type": [*ComputationalWorkflow.TYPES, "HowTo"],
-            "name": cited["title"],
-            "version": str(cited["version"]),
+            "name": self._cited["title"],
+            "version": str(self._cited["version"]),
             "conformsTo": {"@id": BIOSCHEMAS},
             **_format(Path("Snakefile")),
         }
@@ -169,16 +159,16 @@ class _Crate:
             lang_version=version("snakemake"),
             properties=properties,
         )
-        workflow["creator"] = author
+        workflow["creator"] = self._author
         workflow["license"] = self.crate.root_dataset["license"]
-        code = sorted(path for folder in FOLDERS for path in files_below(folder))
+        code = sorted(path for folder in FOLDERS for path in files_of(folder))
         for path in (*map(Path, DEFINITION), CITATION, *code):
             if path.is_file():
                 at = path.name if path == CITATION else path
                 self.crate.add_file(path, at, properties=_format(path))
         return workflow
 
-    def _steps(self, workflow: Entity, groups: list[str]) -> dict[str, Entity]:
+    def _steps(self, groups: Iterable[str]) -> dict[str, Entity]:
         """Group -> its step, which names the group's tool."""
         steps = {}
         release = self.crate.mainEntity["version"]
@@ -191,7 +181,7 @@ class _Crate:
                 description=told,
                 softwareVersion=release,
             )
-            workflow.append_to("hasPart", tool)
+            self._workflow.append_to("hasPart", tool)
             steps[group] = self._add(
                 f"#step-{group}",
                 "HowToStep",
@@ -200,7 +190,7 @@ class _Crate:
                 position=str(position),
                 workExample=tool,
             )
-            workflow.append_to("step", steps[group])
+            self._workflow.append_to("step", steps[group])
         return steps
 
     def _output(self, stage: Stage, path: str, md5: str) -> Entity:
@@ -234,7 +224,7 @@ class _Crate:
         """What is named and not packed."""
         return self._add(f"#{path}", "CreativeWork", name=path, **properties)
 
-    def _action(self, stage: Stage, step: Entity, author: Entity) -> Entity:
+    def _action(self, stage: Stage, step: Entity) -> Entity:
         """The run of a stage, as the action that controlled it."""
         action = self.crate.add_action(
             step["workExample"],
@@ -244,7 +234,7 @@ class _Crate:
             properties={
                 "name": stage.address,
                 "description": step["description"],
-                "agent": {"@id": author.id},
+                "agent": {"@id": self._author.id},
             },
         )
         self.crate.root_dataset.append_to("mentions", action)
@@ -256,20 +246,11 @@ class _Crate:
             object=action,
         )
 
-    def _engine(self) -> Entity:
-        return self._add(
-            "#engine",
-            "SoftwareApplication",
-            name="Snakemake and DVC",
-            softwareVersion=f"{version('snakemake')} and {version('dvc')}",
-            url="https://snakemake.github.io",
-        )
-
-    def _parameter(self, workflow: Entity, side: str, name: str, example: Entity) -> None:
+    def _parameter(self, side: str, name: str, example: Entity) -> None:
         parameter = self.crate.add_formal_parameter(
             name, "File", identifier=f"#parameter-{name}", properties={"workExample": example}
         )
-        workflow.append_to(side, parameter)
+        self._workflow.append_to(side, parameter)
         example["exampleOfWork"] = parameter
 
     def _add(self, name: str, kind: str | list[str], /, **properties: Any) -> Entity:
@@ -281,9 +262,9 @@ class _Crate:
 
 def _packed(path: Path, json_alone: bool) -> Iterator[Path]:
     """The files of an output that go into the crate."""
-    for file in [path] if path.is_file() else sorted(path.rglob("*")):
+    for file in files_of(path):
         hidden = any(part.startswith(".") for part in file.parts)
-        if file.is_file() and not hidden and (file.suffix == ".json" or not json_alone):
+        if not hidden and (file.suffix == ".json" or not json_alone):
             yield file
 
 

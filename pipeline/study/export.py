@@ -23,7 +23,6 @@ from pipeline.checkpoints.fit import skeleton
 from pipeline.checkpoints.folder import checkpoint_files
 from pipeline.checkpoints.hub import fetch_files
 from pipeline.checkpoints.loading import model_of
-from pipeline.checkpoints.manifest import sha256
 from pipeline.checkpoints.verified import verified
 from pipeline.interventions.editing import bypassed
 from pipeline.interventions.exporting import (
@@ -43,7 +42,7 @@ from pipeline.study.audit import origin_of
 from pipeline.study.composition import load
 from pipeline.study.project import DISTRIBUTION
 from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
-from pipeline.workflow.files import PARAMS, atomic
+from pipeline.workflow.files import PARAMS, atomic, sha256
 from pipeline.workflow.hub import Snapshot, listing, select, snapshot
 
 CARD = "README.md"
@@ -71,14 +70,10 @@ LICENCE = ("license", "license_name", "license_link")
 
 @dataclass(frozen=True)
 class Source:
-    """The source checkpoint of an export: its files.
+    """The source checkpoint of an export.
 
-    Args:
-        name: of the model, as the command line has it.
-        files: of it.
-        origin: for readers.
-        card: its own card, if it has one.
-        repo: of the hub, if it comes from there.
+    It has the name of the command line, its files, an origin for readers, its own card if there is
+    one, and the repository if it comes from the hub.
     """
 
     name: str
@@ -91,12 +86,9 @@ class Source:
 def export(name: str, edit: str, blocks: str, to: Path, **told: str) -> float:
     """Write the checkpoint and its card, atomically.
 
-    Args:
-        name: a folder, a model of the study in force, or OWNER/NAME@COMMIT of the hub.
-        edit: one of `EXPORTABLE`.
-        blocks: block numbers (0-based), separated by commas.
-        to: the folder to create.
-        told: of the card's head, `base_model` and `license`, in place of what the source has.
+    The model is a folder, one of the study in force, or OWNER/NAME@COMMIT of the hub; the edit one
+    of `EXPORTABLE`, in blocks whose numbers (0-based) are separated by commas. `told` are the
+    card's `base_model` and `license`, in place of what the source has.
 
     Returns:
         The largest difference of logits from the edited model, see `exporting.distance`.
@@ -119,18 +111,24 @@ def export(name: str, edit: str, blocks: str, to: Path, **told: str) -> float:
             shutil.copymode(folder / "config.json", weights)
         stored = model.dtype
         del model
-        tokenizer = {
-            n for n in source.files.files if not n.endswith((".safetensors", ".index.json"))
-        }
-        for file in tokenizer - set(OURS):
-            shutil.copy(source.files.folder / file, folder / file)
+        for file in source.files.files:
+            if file not in OURS and not file.endswith((".safetensors", ".index.json")):
+                shutil.copy(source.files.folder / file, folder / file)
         for dtype in dict.fromkeys((stored, torch.float32)):
             tokens, expected, before = _expected(source.files, edit, numbers, dtype)
             differ = distance(logits(_stock(folder, dtype), tokens), expected)
             changed = distance(before, expected)
             most = max(TOLERANCE, 4 * torch.finfo(dtype).eps if dtype == stored else 0)
             if not differ <= most:
-                raise _not_exact(edit, blocks, differ, most, dtype)
+                others = [each for each in EXPORTABLE if each not in ("identity", edit)]
+                raise bad_input(
+                    f"the edit {edit} of blocks {blocks} as weights",
+                    f"logits that differ by {differ:.1e} from the edited model's, in {dtype}",
+                    f"at most {most:.0e}: blocks whose scores have no cap, clip, or bias by "
+                    "distance, and use rotary embeddings",
+                    "nothing was written; export other blocks or another edit "
+                    f"({', '.join(others)}), or use the edit without an export",
+                )
         card = _card(source, edit, numbers, differ, changed, tokens.numel(), to.name, told)
         (folder / CARD).write_text(card, encoding="utf-8")
     head = _head_of(to / CARD)
@@ -190,9 +188,7 @@ def source_of(model: str) -> Source:
     if "folder" in pin:
         files, own = checkpoint_files(Path(model)), Path(model) / CARD
         sums = ", ".join(
-            f"`{name}` sha256 `{sha256(files.folder / name)}`"
-            for name in files.files
-            if name.endswith(".safetensors")
+            f"`{name}` sha256 `{sha256(files.folder / name)}`" for name in files.weights
         )
         return Source(model, files, f"a folder with {sums}", own if own.is_file() else None)
     repo, commit = pin["repo"], pin["commit"]
@@ -220,20 +216,6 @@ def _stock(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
         folder, dtype=dtype, local_files_only=True, trust_remote_code=False
     )
     return model.eval()  # type: ignore[no-any-return, no-untyped-call]
-
-
-def _not_exact(
-    tried: str, blocks: str, differ: float, most: float, dtype: torch.dtype
-) -> InputError:
-    others = ", ".join(edit for edit in EXPORTABLE if edit not in ("identity", tried))
-    return bad_input(
-        f"the edit {tried} of blocks {blocks} as weights",
-        f"logits that differ by {differ:.1e} from the edited model's, in {dtype}",
-        f"at most {most:.0e}: blocks whose scores have no cap, clip, or bias by distance, "
-        "and use rotary embeddings",
-        f"nothing was written; export other blocks or another edit ({others}), or use the edit "
-        "without an export",
-    )
 
 
 # --------------------------------------------------------------------------- the card
@@ -306,13 +288,11 @@ def _same_weights(files: Snapshot) -> list[tuple[Path, dict[str, Any]]]:
     """The data folder and the manifest of each study or audit here with the same weights."""
     paths = sorted(Path("data").glob("*/checkpoints/*/manifest.json"))
     read = [(path.parents[2], json.loads(path.read_text("utf-8"))) for path in paths]
-    weights = {name for name in files.files if name.endswith(".safetensors")} if read else set()
-    sums = {files.files[name] or sha256(files.folder / name) for name in weights}
+    sums = {files.files[name] or sha256(files.folder / name) for name in files.weights if read}
     return [
         (data, manifest)
         for data, manifest in read
-        if {sum_ for name, sum_ in manifest["files"].items() if name.endswith(".safetensors")}
-        == sums
+        if {manifest["files"][name] for name in Snapshot(data, manifest["files"]).weights} == sums
     ]
 
 

@@ -25,22 +25,22 @@ LOOPS = Path("loops.yaml")
 TAKES_MEAN = ("mean", "mlp-mean")
 """Edits for which benchmarks read the samples; those of a study's own may be such."""
 
+PART = re.compile(r"-(\d+-of-\d+)$")
+"""The end of the key of a part."""
+
 IN_PARTS = ("memorization", "benchmarks")
 """Stages that `parts` cuts into several for each model."""
 
 
 def loops(study: Mapping[str, Any]) -> dict[str, Any]:
-    """What dvc.yaml loops over.
-
-    Args:
-        study: the sections, as read from YAML; missing sections and null are left out.
+    """What dvc.yaml loops over, from the sections of a study; missing ones and null are left out.
 
     Returns:
         A group of stages -> key -> the values in the templates of its stages; ``tables``: group ->
-        the folder of its tables; ``tasks``: the folder of the benchmark tasks; ``edits``: that of
-        the study's own edits, ``scorers`` of its scorers; and ``others``: that of the checkpoints,
-        if some interventions put in the values of another model. Where a study has none, the folder
-        is ``study.json``, which never changes.
+        the folder of its tables; ``tasks``: the folder of the benchmark tasks; ``edits``: that
+        of the study's own edits, ``scorers`` of its scorers; and ``others``: that of the
+        checkpoints, if some interventions put in the values of another model. Where a study has
+        none, the folder is ``study.json``, which never changes.
     """
     data = f"data/{study['study']}"
     nothing = f"{data}/study.json"
@@ -95,8 +95,8 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
     made["tables"] = {
         group: f"{data}/{group}" if made[group] else nothing for group in (*OPTIONAL, "theory")
     }
-    for table in ("localization", "removal", "mitigations"):
-        there = mitigated if table == "mitigations" else located
+    joined = {"localization": located, "removal": located, "mitigations": mitigated}
+    for table, there in joined.items():
         made["tables"][table] = f"{data}/{table}.parquet" if there else nothing
     made["edits"] = str(OWN_EDITS) if own else nothing
     made["others"] = f"{data}/checkpoints" if any(each.get("source") for each in lines) else nothing
@@ -118,23 +118,23 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def model_key(address: str) -> str:
-    """The key of a stage of a model: that in ``models``, without the part.
+def parsed(address: str) -> tuple[str, str, str]:
+    """Group, key and part of a stage; the group of a table's parts is that of the table.
 
-    Args:
-        address: such as ``memorization_part@tiny-neo-8-2-of-4``, for which it is ``tiny-neo-8``.
+    ``memorization_part@tiny-neo-8-2-of-4`` is of ``memorization``, ``tiny-neo-8`` and ``2-of-4``;
+    the part is empty if the stage is not of one.
     """
     group, _, key = address.partition("@")
-    return re.sub(r"-\d+-of-\d+$", "", key) if group.endswith("_part") else key
+    part = PART.search(key) if group.endswith("_part") else None
+    return (
+        group.removesuffix("_part"),
+        key[: part.start()] if part else key,
+        part[1] if part else "",
+    )
 
 
 def write_loops(study: Mapping[str, Any], path: Path = LOOPS) -> None:
-    """Write loops.yaml.
-
-    Args:
-        study: as for `loops`.
-        path: the file.
-    """
+    """Write loops.yaml of a study."""
     from omegaconf import OmegaConf
 
     # values are not interpolations: a path may contain ${
@@ -144,12 +144,9 @@ def write_loops(study: Mapping[str, Any], path: Path = LOOPS) -> None:
 def register(*, writing: bool) -> None:
     """Let Hydra fill in ``${derived:}``, and ``${seeded:KEY,SEED}``, a model with another seed.
 
-    The study in force, with its edits, becomes the option ``study=in-force``, the default of
-    pipeline/conf/config.yaml.
-
-    Args:
-        writing: whether ``${derived:}``, the name of loops.yaml, writes the file; if not, whoever
-            composes the study does so.
+    ``${derived:}``, the name of loops.yaml, writes the file if `writing`; if not, whoever composes
+    the study does so. The study in force, with its edits, becomes the option ``study=in-force``,
+    the default of pipeline/conf/config.yaml.
     """
     from hydra.core.config_store import ConfigStore
     from omegaconf import DictConfig, OmegaConf

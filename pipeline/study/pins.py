@@ -26,11 +26,7 @@ MODELS = ("checkpoint", "tokenizer")
 
 
 def pin(study: str, conf: Path = CONF) -> list[str]:
-    """Replace every branch and tag in a study file by its commit.
-
-    Args:
-        study: NAME, of pipeline/conf/study/NAME.yaml.
-        conf: the folder that holds it.
+    """Replace every branch and tag in CONF/study/STUDY.yaml by its commit.
 
     Returns:
         One line per replaced branch; none where all were commits already.
@@ -68,12 +64,8 @@ def pin(study: str, conf: Path = CONF) -> list[str]:
 def pinned(model: str, kept: str | None = None) -> str:
     """A model of the command line, a branch of the hub replaced by its commit, which is printed.
 
-    Args:
-        model: a folder, OWNER/NAME@COMMIT, OWNER/NAME@BRANCH, or OWNER/NAME for its ``main``.
-        kept: OWNER/NAME@COMMIT that this name has stood for; None: it is looked up.
-
-    Returns:
-        OWNER/NAME@COMMIT; or `model`, if it is no branch of a repository.
+    OWNER/NAME stands for its branch ``main``; what is no branch of a repository stays as it is.
+    `kept` is the OWNER/NAME@COMMIT that the name has stood for; None: it is looked up.
 
     Raises:
         InputError: the hub has no such repository or branch, or cannot be asked.

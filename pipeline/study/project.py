@@ -29,20 +29,13 @@ FILES = (
 
 
 def init(folder: Path) -> None:
-    """Write a project into an empty folder, and make it a git repository if it is in none.
-
-    Args:
-        folder: empty except for git's files; created if missing.
+    """Write a project into a folder, which is created if missing, and make it a git repository if
+    it is in none.
 
     Raises:
-        InputError: the folder is not empty, or the package is incomplete.
+        InputError: the folder is not empty except for git's files, or the package is incomplete.
     """
-    there = (
-        sorted(each.name for each in folder.iterdir() if each.name != ".git")
-        if (folder.is_dir())
-        else []
-    )
-    if there:
+    if there := sorted(each.name for each in folder.glob("*") if each.name != ".git"):
         raise bad_input(
             str(folder.resolve()),
             shorten(", ".join(there)),

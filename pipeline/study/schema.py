@@ -31,9 +31,7 @@ DERIVED = "derived"
 RUN_SECTION = "run"
 """The one section that no stage depends on, since it affects rounding only."""
 
-
 Named = TypeVar("Named", Family, Model, Experiment)
-
 
 Given = TypeVar("Given")
 

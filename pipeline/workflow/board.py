@@ -24,10 +24,8 @@ USUAL = (
 
 
 class Board(logging.Handler):
-    """Takes the place of Snakemake's own handler of the terminal.
-
-    Args:
-        default: that handler, whose filter and words of errors stay.
+    """Takes the place of Snakemake's own handler of the terminal, whose filter and words of errors
+    stay.
     """
 
     def __init__(self, default: logging.Handler) -> None:
@@ -84,11 +82,7 @@ class Board(logging.Handler):
 def take_over(logger: logging.Logger) -> Board | None:
     """Show the board in place of Snakemake's own lines, unless these are asked for.
 
-    Args:
-        logger: Snakemake's.
-
-    Returns:
-        None without a terminal, with ``--verbose``, or with another handler of the user's.
+    It is None without a terminal, with ``--verbose``, or with another handler of the user's.
     """
     for handler in logger.handlers:
         stream = getattr(handler, "stream", None)

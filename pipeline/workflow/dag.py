@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.workflow.digest import CODE, entry
+from pipeline.workflow.files import PARAMS, safe_yaml
 from pipeline.workflow.locks import naming_the_holder, opened
 
 LOCK = Path("dvc.lock")
@@ -30,11 +31,8 @@ check, and the digests, of which each stage has its own among its params."""
 class Stage:
     """A stage of dvc.yaml, its loops and values filled in; paths are relative to the root.
 
-    Args:
-        address: group and item, such as ``memorization@tiny-neo-8``.
-        deps: files and folders that it reads.
-        outs: files and folders that it writes.
-        params: file of params -> the keys that it depends on.
+    Its address is group and item, such as ``memorization@tiny-neo-8``. It reads `deps` and writes
+    `outs`, files and folders; `params` are a file of params -> the keys that it depends on.
     """
 
     address: str
@@ -52,7 +50,6 @@ class Dag:
     """The stages of dvc.yaml for the params.yaml on disk.
 
     Args:
-        root: the project's folder.
         decide: whether to ask DVC which stages are stale. A job on a cluster node reads the
             Snakefile again after that decision, while other jobs write the files it would check.
 
@@ -61,12 +58,12 @@ class Dag:
         dvc.exceptions.DvcException: dvc.yaml or params.yaml cannot be resolved.
     """
 
-    def __init__(self, root: str | Path = ".", *, decide: bool = True) -> None:
+    def __init__(self, *, decide: bool = True) -> None:
         self._decide = decide
-        self.repo = opened(root)
+        self.repo = opened()
         if decide:
             with self.repo.lock:  # no other process is writing dvc.lock
-                _set_aside_damaged_lock(Path(root) / LOCK)
+                _set_aside_damaged_lock(LOCK)
         self.stages = {stage.addressing: _stage(stage) for stage in self._resolved()}
         self.producer = {out: stage.address for stage in self.stages.values() for out in stage.outs}
 
@@ -76,13 +73,13 @@ class Dag:
     @cached_property
     def declared(self) -> dict[str, Any]:
         """The groups of stages as in dvc.yaml, with loops and values not filled in."""
-        groups: dict[str, Any] = _read("dvc.yaml")["stages"]
+        groups: dict[str, Any] = safe_yaml("dvc.yaml")["stages"]
         return groups
 
     @cached_property
     def study(self) -> str:
         """The name of the study in force."""
-        return str(_read("params.yaml")["study"])
+        return str(safe_yaml(PARAMS)["study"])
 
     @cached_property
     def graph(self) -> networkx.DiGraph:
@@ -98,17 +95,17 @@ class Dag:
             InputError: another run is active in this checkout.
         """
         with naming_the_holder(), self.repo.lock:  # repo.status() would read all files again
-            locked = (_read(LOCK) if LOCK.exists() else None) or {}
+            locked = _locked()
             return {
                 stage.addressing
                 for stage in self._resolved()
-                if _differs(stage) or self._runs_other_code(stage, locked.get("stages", {}))
+                if _differs(stage) or self._runs_other_code(stage.addressing, locked)
             }
 
-    def _runs_other_code(self, stage: PipelineStage, locked: Mapping[str, Any]) -> bool:
+    def _runs_other_code(self, address: str, locked: Mapping[str, Any]) -> bool:
         """Whether the code differs from that of the stage's last run."""
-        before = locked.get(stage.addressing, {}).get("params", {}).get(str(CODE), {})
-        keys = self.stages[stage.addressing].params.get(str(CODE), ())
+        before = locked.get(address, {}).get("params", {}).get(str(CODE), {})
+        keys = self.stages[address].params.get(str(CODE), ())
         return any(before.get(key) != entry(key) for key in keys)
 
     @cached_property
@@ -137,7 +134,7 @@ class Dag:
         todo = [name for name in self.changed if self.stages[name].group in FIRST]
         if todo:
             reproduce("--single-item", *sorted(todo), quiet=True)
-            self.repo = opened(self.repo.root_dir)  # which has read dvc.lock again
+            self.repo = opened()  # which has read dvc.lock again
 
     def inputs(self, stage: Stage) -> list[str]:
         """The files that a stage reads; those of `FIRST` are left out.
@@ -156,25 +153,20 @@ class Dag:
 
 
 def resolved(address: str) -> Stage:
-    """One stage, without resolving the others.
-
-    Args:
-        address: of a stage of the study in force.
+    """One stage of the study in force, without resolving the others.
 
     Raises:
         dvc.exceptions.DvcException: there is no such stage.
     """
-    repo = opened(".")
+    repo = opened()
     with repo.lock:  # no other process is writing dvc.lock, which DVC reads as well
         return _stage(repo.stage.load_one("dvc.yaml", address))
 
 
 def reproduce(*words: str, quiet: bool = False) -> None:
-    """Run stale stages one after the other, as `dvc repro` does.
+    """Run stale stages one after the other, as `dvc repro` does with these words; none: all stages.
 
-    Args:
-        words: of the command; none: all stages.
-        quiet: print errors alone.
+    A quiet run prints errors alone.
 
     Raises:
         SystemExit: a stage failed, after it has printed its error.
@@ -188,21 +180,16 @@ def reproduce(*words: str, quiet: bool = False) -> None:
 
 
 def cached(address: str, out: str | Path) -> Path | None:
-    """The place in DVC's cache of an output of a stage's last run; None if it is not there.
+    """The place in DVC's cache of a file that a stage's last run wrote; None if it is not there.
 
     DVC and Snakemake remove a stage's outputs before it runs; dvc.lock names them until the stage
-    has ended.
-
-    Args:
-        address: of the stage, such as ``memorization@tiny-neo-8``.
-        out: a file that it writes, relative to the root.
+    has ended. `out` is relative to the root.
     """
     if not LOCK.exists():
         return None
-    repo = opened(".")
+    repo = opened()
     with repo.lock:  # no other process is writing dvc.lock
-        stages = _read(LOCK)
-    outs = stages.get("stages", {}).get(address, {}).get("outs", [])
+        outs = _locked().get(address, {}).get("outs", [])
     md5 = next((each["md5"] for each in outs if each["path"] == str(out)), None)
     path = Path(repo.cache.local.oid_to_path(md5)) if md5 else None
     return path if path and path.is_file() else None
@@ -225,9 +212,6 @@ def _stage(stage: PipelineStage) -> Stage:
     def path(file: Any) -> str:
         return str(os.path.relpath(file.fs_path, root))
 
-    kinds = {type(dep).__name__ for dep in stage.deps} - {"Dependency", "ParamsDependency"}
-    if kinds:
-        raise TypeError(f"{stage.addressing}: deps of the kinds {kinds}")
     params = [dep for dep in stage.deps if isinstance(dep, ParamsDependency)]
     files = [path(dep) for dep in stage.deps if not isinstance(dep, ParamsDependency)]
     return Stage(
@@ -268,5 +252,8 @@ def _set_aside_damaged_lock(lock: Path) -> None:
         )
 
 
-def _read(path: str | Path) -> Any:
-    return YAML(typ="safe").load(Path(path))
+def _locked() -> dict[str, Any]:
+    """Stage -> what dvc.lock records of its last run; empty without the file."""
+    recorded = (safe_yaml(LOCK) if LOCK.exists() else None) or {}
+    stages: dict[str, Any] = recorded.get("stages", {})
+    return stages

@@ -86,9 +86,8 @@ def lease() -> Iterator[str]:
 def room_for(needed: int, device: str) -> int:
     """Bytes that the weights of a model may take: WEIGHTS_SHARE of the memory that is free.
 
-    Args:
-        needed: bytes that its weights take; if there are fewer, it is asked again for some seconds.
-        device: what `lease` yielded: ``"cuda"`` or ``"cpu"``.
+    If fewer are free than are needed, it is asked again for some seconds. The device is what
+    `lease` yielded.
     """
     deadline = time.monotonic() + (SETTLE_SECONDS if device == "cuda" else 0)
     while needed > (room := int(WEIGHTS_SHARE * free_bytes(device))):
@@ -101,14 +100,8 @@ def room_for(needed: int, device: str) -> int:
 def require_memory(model: str, needed: int, device: str, room: int) -> None:
     """Raise if a model does not fit, before it is loaded.
 
-    Args:
-        model: its name.
-        needed: bytes that its weights take.
-        device: what `lease` yielded: ``"cuda"`` or ``"cpu"``.
-        room: bytes that they may take.
-
     Raises:
-        InputError: they take more.
+        InputError: the bytes that its weights take are more than there is room for.
     """
     if needed > room:
         where = f"GPU {os.environ.get('CUDA_VISIBLE_DEVICES', '')}" if device == "cuda" else "CPU"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from pipeline.workflow.files import atomic
+from pipeline.workflow.files import atomic, safe_yaml
 from pipeline.workflow.provenance import LIBRARIES, VERSIONS
 
 CODE = Path("data/code.yaml")
@@ -32,7 +32,6 @@ CARRIERS = re.compile(
 )
 """Code that no result depends on: it schedules, fetches, reports progress, checks params. What
 shapes a table (its schema, and how it is written) is not among it."""
-
 
 SCHEMAS = re.compile(r"pipeline/(?!report/)\w+/(schemas|columns)\.py")
 """Modules of the schemas of a room's tables, of which a stage depends on those that it names."""
@@ -57,22 +56,17 @@ def digests() -> dict[str, dict[str, object]]:
 def entry(key: str) -> dict[str, object]:
     """The entry of one stage: the digest of its code, and library -> recorded version.
 
-    Args:
-        key: a stage, such as ``memorization``, or stage and source, such as ``samples.pile``.
+    The key is a stage, such as ``memorization``, or stage and source, such as ``samples.pile``.
     """
-    recorded = YAML(typ="safe").load(VERSIONS)
+    recorded = safe_yaml(VERSIONS)
     return {"code": digest(key), **{name: recorded[name] for name in libraries(key)}}
 
 
 def digest(key: str) -> str:
-    """The digest of what the code of a stage says.
-
-    Args:
-        key: as for `entry`.
-    """
+    """The digest of what the code of a stage says, by its key as of `entry`."""
     nodes, _ = _stage(key)
     content, read = hashlib.sha256("\n".join(map(_dump, nodes)).encode()), files(key)
-    words = _words(nodes).union(*(_words_of(file) for file in read if file.suffix == ".py"))
+    words = _words(nodes).union(*map(_words_of, read))
     for file in read:
         content.update(f"\n{file}\n".encode())
         if SCHEMAS.match(str(file)):
@@ -87,31 +81,23 @@ def files(key: str) -> list[Path]:
     """The modules that the function of a stage imports, directly or not, and their data files.
 
     A data file belongs to a module of its room that names it, or names the folder that it is in.
-
-    Args:
-        key: as for `entry`.
     """
     _, todo = _stage(key)
-    modules = set[Path]()
+    found = set[Path]()
     while todo:
         file = todo.pop()
-        if file not in modules and not CARRIERS.match(str(file)):
-            modules.add(file)
+        if file not in found and not CARRIERS.match(str(file)):
+            found.add(file)
             own = set(Path(OWN).rglob("*.py")) if file.parts[0] == OWN else set()
-            todo |= _files(_imports_in(file)) | own
-    files = set[Path](modules)
-    new = files
-    while new:
-        new = set[Path]().union(*map(_data, new)) - files
-        files |= new
-    return sorted(files)
+            todo |= _files(_imports_in(file)) | own | _data(file)
+    return sorted(found)
 
 
 def libraries(key: str) -> list[str]:
     """Those of `LIBRARIES` that the modules of a stage import, sorted."""
     nodes, _ = _stage(key)
     imports = [each for node in nodes for each in _imports(node)]
-    imports += [each for file in files(key) if file.suffix == ".py" for each in _imports_in(file)]
+    imports += [each for file in files(key) for each in _imports_in(file)]
     return sorted(set(LIBRARIES) & {name.partition(".")[0] for _, name in imports})
 
 
@@ -191,10 +177,8 @@ def _dump(node: object) -> str:
 def _functions(module: Path) -> list[str]:
     """The functions of stages in a module; each takes the study first."""
     functions = (node for node in parsed(module).body if isinstance(node, ast.FunctionDef))
-    taking = [
-        node.name for node in functions if [arg.arg for arg in node.args.args[:1]] == ["study"]
-    ]
-    return [name for name in taking if not name.startswith("_")]
+    public = (node for node in functions if not node.name.startswith("_"))
+    return [node.name for node in public if [arg.arg for arg in node.args.args[:1]] == ["study"]]
 
 
 def _stage(key: str) -> tuple[list[ast.stmt], set[Path]]:
@@ -240,8 +224,9 @@ def _words(nodes: Iterable[ast.AST]) -> set[str]:
 
 @cache
 def _words_of(module: Path) -> set[str]:
-    """The names that occur in a module; none of one of schemas, which uses no other."""
-    return set() if SCHEMAS.match(str(module)) else _words([parsed(module)])
+    """The names that occur in a module; none of one of schemas, which uses no other, or of data."""
+    named = module.suffix == ".py" and not SCHEMAS.match(str(module))
+    return _words([parsed(module)]) if named else set()
 
 
 def _files(imports: Iterable[tuple[str, str]]) -> set[Path]:
@@ -251,8 +236,9 @@ def _files(imports: Iterable[tuple[str, str]]) -> set[Path]:
 
 
 @cache
-def _imports_in(module: Path) -> list[tuple[str, str]]:
-    return list(_imports(parsed(module)))
+def _imports_in(file: Path) -> list[tuple[str, str]]:
+    """The imports of a module; a data file has none."""
+    return list(_imports(parsed(file))) if file.suffix == ".py" else []
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:

@@ -60,15 +60,9 @@ class Problem:
 
 
 class InputError(Exception):
-    """Bad input, found before any work; carries every problem found, not just the first.
-
-    Args:
-        problems: one problem or more.
-    """
+    """Bad input, found before any work; carries every problem found, not just the first."""
 
     def __init__(self, *problems: Problem) -> None:
-        if not problems:
-            raise ValueError("an InputError needs at least one problem")
         self.problems: Sequence[Problem] = problems
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         super().__init__(f"{count} with the input\n" + "\n".join(f"- {p}" for p in problems))

@@ -1,6 +1,7 @@
 """Atomic writes: a file appears under its final name complete, or not at all."""
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -8,8 +9,11 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from pipeline.workflow.errors import DISK
+from ruamel.yaml import YAML
+
+from pipeline.workflow.errors import DISK, bad_input
 
 PARAMS = Path("params.yaml")
 """The study in force."""
@@ -59,6 +63,35 @@ def free_on_disk(path: str | Path) -> int:
     """Free bytes of the disk that holds a path, which need not exist yet."""
     where = Path(path).absolute()
     return shutil.disk_usage(next(p for p in (where, *where.parents) if p.exists())).free
+
+
+def files_of(path: Path) -> list[Path]:
+    """A file, or the files below a folder, sorted, without what Python caches; else none."""
+    below = path.rglob("*") if path.is_dir() else [path]
+    return sorted(each for each in below if each.is_file() and "__pycache__" not in each.parts)
+
+
+def bytes_of(path: Path) -> int:
+    """Bytes of a file, or of the files below a folder; 0 of what is not there."""
+    return sum(file.stat().st_size for file in files_of(path))
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a file.
+
+    Raises:
+        InputError: it is not a regular file; reading a pipe or a device might never end.
+    """
+    if not path.is_file():
+        got = "a folder, a pipe or a device" if path.exists() else "no such file"
+        raise bad_input(str(path), got, "a regular file", "put one there")
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def safe_yaml(path: str | Path) -> Any:
+    """The content of a YAML file of the project itself."""
+    return YAML(typ="safe").load(Path(path))
 
 
 def write_json(path: str | Path, value: object) -> None:

@@ -12,9 +12,10 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -41,7 +42,6 @@ CHECKPOINT_FILES = (*WEIGHTS, *TOKENIZER_FILES)
 """Patterns of the files from which a model is loaded: no pickles, no code, no weights of other
 frameworks."""
 
-
 SPARE_BYTES = 1 << 30
 """Bytes of a disk that a download must leave free."""
 
@@ -61,6 +61,11 @@ class Snapshot:
 
     folder: Path
     files: dict[str, str]
+
+    @property
+    def weights(self) -> list[str]:
+        """The paths of its weights."""
+        return [name for name in self.files if name.endswith(".safetensors")]
 
     @contextmanager
     def alone(self) -> Iterator[Path]:
@@ -126,11 +131,8 @@ def listing(repo: str, commit: str, kind: Kind = "model") -> list[RepoFile]:
     Raises:
         InputError: as for `snapshot`.
     """
-    try:
+    with suppress(CachedRepoTreeNotFoundError):
         return get_cached_repo_tree(repo, repo_type=kind, revision=commit)
-    except CachedRepoTreeNotFoundError:
-        pass
-
     require_network(f"{repo} at {commit}")
 
     def ask() -> list[RepoFile]:
@@ -156,10 +158,8 @@ def commit_of(repo: str, branch: str, kind: Kind = "model") -> str:
         return known.read_text(encoding="utf-8").strip()
     require_network(where)
 
-    def ask() -> str:
-        return str(HfApi(token=_token()).repo_info(repo, repo_type=kind, revision=branch).sha)
-
-    return answer(ask, where)
+    ask = partial(HfApi(token=_token()).repo_info, repo, repo_type=kind, revision=branch)
+    return str(answer(ask, where).sha)
 
 
 def missing_bytes(files: Sequence[RepoFile], repo: str, commit: str, kind: Kind = "model") -> int:
@@ -170,27 +170,27 @@ def missing_bytes(files: Sequence[RepoFile], repo: str, commit: str, kind: Kind 
 
 def select(files: Sequence[RepoFile], wanted: Sequence[str]) -> list[RepoFile]:
     """Those files whose path one of the patterns matches (* stops at a slash), sorted by path."""
-
-    def is_wanted(path: str) -> bool:
-        return any(
-            path.count("/") == pattern.count("/") and fnmatchcase(path, pattern)
-            for pattern in wanted
-        )
-
-    return sorted((file for file in files if is_wanted(file.path)), key=lambda file: file.path)
+    chosen = {
+        file.path: file
+        for pattern in wanted
+        for file in files
+        if file.path.count("/") == pattern.count("/") and fnmatchcase(file.path, pattern)
+    }
+    return [chosen[path] for path in sorted(chosen)]
 
 
 def require_inside(paths: Sequence[str], where: str) -> None:
-    """Raise if a path leads out of its repository's folder.
-
-    Args:
-        paths: of a listing.
-        where: name of the repository in errors.
+    """Raise if a path of a listing leads out of its repository's folder; `where` is its name in
+    errors.
 
     Raises:
-        InputError: a path leads out of the folder.
+        InputError: the first such path is named.
     """
-    outside = [path for path in paths if not _stays_inside(path)]
+    outside = [
+        path
+        for path in paths
+        if path.startswith("/") or {"\\", ":"} & {*path} or ".." in PurePosixPath(path).parts
+    ]
     if outside:
         raise bad_input(
             where,
@@ -198,11 +198,6 @@ def require_inside(paths: Sequence[str], where: str) -> None:
             "paths inside the repository's folder",
             "do not use this repository: its listing tries to write elsewhere",
         )
-
-
-def _stays_inside(path: str) -> bool:
-    parts = PurePosixPath(path).parts
-    return not path.startswith("/") and "\\" not in path and ".." not in parts and ":" not in path
 
 
 def _require_room(missing: int, repo: str) -> None:
@@ -233,16 +228,17 @@ def _verify(folder: Path, record: Sequence[RepoFile]) -> dict[str, str]:
     Raises:
         CorruptError: some files differed.
     """
+    paths = [file.path for file in record]
     with ThreadPoolExecutor() as pool:
-        digests = list(pool.map(lambda file: _sha256(folder / file.path, file), record))
-    checksums = {file.path: digest for file, digest in zip(record, digests, strict=True)}
-    corrupt = [path for path, digest in checksums.items() if digest is None]
+        digests = list(pool.map(_sha256, (folder / path for path in paths), record))
+    whole = {path: digest for path, digest in zip(paths, digests, strict=True) if digest}
+    corrupt = [path for path in paths if path not in whole]
     for path in corrupt:
         (folder / path).resolve().unlink(missing_ok=True)  # which other commits may share
         (folder / path).unlink(missing_ok=True)
     if corrupt:
         raise CorruptError(", ".join(corrupt))
-    return {path: str(digest) for path, digest in checksums.items()}
+    return whole
 
 
 def _sha256(path: Path, file: RepoFile) -> str | None:

@@ -11,20 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from pipeline.workflow import digest
 from pipeline.workflow.dag import Stage, resolved
 from pipeline.workflow.errors import bad_input
-from pipeline.workflow.own import files_below
+from pipeline.workflow.files import files_of, safe_yaml
 
 
 @contextmanager
 def held_still(address: str) -> Iterator[None]:
-    """Raise at the end if an input of the stage has changed since the beginning.
-
-    Args:
-        address: of the stage that runs, such as ``memorization@tiny-neo-8``.
+    """Raise at the end if an input of the stage that runs has changed since the beginning.
 
     Raises:
         InputError: the recorded digest is not that of the code; or an input has changed while the
@@ -33,7 +28,7 @@ def held_still(address: str) -> Iterator[None]:
     stage = resolved(address)
     before = _state(stage)
     keys = stage.params.get(str(digest.CODE), ())
-    if any(before[_name(digest.CODE, key)] != before[_name("code", key)] for key in keys):
+    if any(before[f"{key} of {digest.CODE}"] != before[f"{key} of code"] for key in keys):
         raise bad_input(
             f"code of stage {address}",
             f"another digest than in {digest.CODE}",
@@ -55,21 +50,15 @@ def _state(stage: Stage) -> dict[str, object]:
     """Input -> its compared state: a param's value, the digest of code, size and time of a file."""
     state: dict[str, object] = {}
     for file, keys in stage.params.items():
-        values = YAML(typ="safe").load(Path(file)) if Path(file).exists() else None
-        state |= {_name(file, key): _value(values, key) for key in keys}
+        values = safe_yaml(file) if Path(file).exists() else None
+        state |= {f"{key} of {file}": _value(values, key) for key in keys}
     digest.forget()
     for key in stage.params.get(str(digest.CODE), ()):
-        state[_name("code", key)] = digest.entry(key)
+        state[f"{key} of code"] = digest.entry(key)
     for name in stage.deps:
-        path = Path(name)
-        files = files_below(path) if path.is_dir() else [path] if path.is_file() else []
-        stats = [(file, file.stat()) for file in files]
+        stats = [(file, file.stat()) for file in files_of(Path(name))]
         state[name] = [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
     return state
-
-
-def _name(file: str | Path, key: str) -> str:
-    return f"{key} of {file}"
 
 
 def _value(values: Any, key: str) -> Any:

@@ -25,17 +25,17 @@ LOCKS = Path(".snakemake/locks")
 _turn: FileLock | None = None
 
 
-def opened(root: str | Path) -> Repo:
-    """DVC's repository in a folder; waits for another command that holds its lock.
+def opened() -> Repo:
+    """DVC's repository in this folder; waits for another command that holds its lock.
 
     Raises:
         InputError: the folder is no git repository, or not DVC's.
     """
     try:
-        return Repo(str(root), _wait_for_lock=True)
+        return Repo(".", _wait_for_lock=True)
     except (NotDvcRepoError, SCMError) as error:
         raise bad_input(
-            str(Path(root).absolute()),
+            str(Path.cwd()),
             str(error),
             "a clone of the project's git repository, in which DVC works",
             "clone it with git; an unpacked archive does not work",
@@ -91,7 +91,7 @@ def held(path: Path) -> Iterator[None]:
     Raises:
         InputError: such a stage runs, under either engine; or there is no repository.
     """
-    repo = opened(".")
+    repo = opened()
     hardlink = repo.config["core"].get("hardlink_lock", False)
     with ExitStack() as stack:
         with naming_the_holder():

@@ -44,10 +44,7 @@ class CorruptError(Exception):
 
 
 def require_network(*wanted: str) -> None:
-    """Raise if the hub cannot be reached; does nothing if the hub is not to be used.
-
-    Args:
-        wanted: names of what would be fetched.
+    """Raise if the hub, with what is wanted, cannot be reached; not if it is not to be used.
 
     Raises:
         NoNetworkError: no connection to the hub can be made, or its name does not resolve.
@@ -62,12 +59,9 @@ def online() -> bool:
 
 
 def no_network(reason: str, *wanted: str, remedy: str = CACHED) -> Problem:
-    """The problem of a machine without a network.
+    """The problem of a machine without a network, from the reason why no connection could be made.
 
-    Args:
-        reason: why no connection could be made.
-        wanted: names of what would be fetched.
-        remedy: how to continue with local files.
+    `remedy` says how to continue with local files.
     """
     return Problem(
         "to fetch " + ", ".join(wanted),
@@ -87,14 +81,14 @@ def unreachable(url: str) -> str | None:
     answers: list[str | None] = []
 
     def connect() -> None:
+        reason = None
         try:
             httpx2.head(url, timeout=CONNECT_SECONDS)
         except (httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError):
-            answers.append(None)  # an answer, if a bad one
+            pass  # an answer, if a bad one
         except (httpx2.TransportError, httpx2.InvalidURL) as error:
-            answers.append(f"no connection to {url}: {_brief(error)}")
-        else:
-            answers.append(None)
+            reason = f"no connection to {url}: {_brief(error)}"
+        answers.append(reason)
 
     connecting = Thread(target=connect, daemon=True)  # a name server may keep it waiting for longer
     connecting.start()
@@ -130,8 +124,7 @@ def _lasting(error: BaseException, where: str) -> Problem | None:
     if _is_unresolved(error):
         return no_network(_brief(error), where)
     status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
-    gated = isinstance(error, GatedRepoError)
-    unknown = not gated and isinstance(error, (RepositoryNotFoundError, RevisionNotFoundError))
+    gated = isinstance(error, GatedRepoError)  # which is a RepositoryNotFoundError, too
     if constants.HF_HUB_OFFLINE and isinstance(
         error, (OfflineModeIsEnabled, LocalEntryNotFoundError)
     ):
@@ -140,7 +133,7 @@ def _lasting(error: BaseException, where: str) -> Problem | None:
             f"the wanted files in {constants.HF_HUB_CACHE}",
             "run once with a network, or point HF_HOME at the cache that has them",
         )
-    elif unknown:
+    elif not gated and isinstance(error, (RepositoryNotFoundError, RevisionNotFoundError)):
         missing = "commit" if isinstance(error, RevisionNotFoundError) else "repository"
         texts = (
             f"{constants.ENDPOINT} has no such {missing}, or shows it only with a token",

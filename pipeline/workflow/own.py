@@ -6,29 +6,21 @@ from pathlib import Path
 from types import ModuleType
 
 from pipeline.workflow.errors import InputError
-
-
-def files_below(folder: Path) -> list[Path]:
-    """The files of a folder and of those within it, sorted, without what Python caches."""
-    below = folder.rglob("*")
-    return sorted(each for each in below if each.is_file() and "__pycache__" not in each.parts)
+from pipeline.workflow.files import files_of
 
 
 def own_code(folder: Path) -> str:
     """The digest of all files in a folder of a study's own code; empty without the folder."""
-    content, files = hashlib.sha256(), files_below(folder)
+    content, files = hashlib.sha256(), files_of(folder)
     for file in files:
         content.update(f"{file.as_posix()}\n".encode() + hashlib.sha256(file.read_bytes()).digest())
     return content.hexdigest()[:32] if files else ""
 
 
 def load_own(name: str, folder: Path, refusal: Callable[[str], InputError]) -> object:
-    """What ``FOLDER/FILE.py:NAME`` is, whose file is executed.
+    """What ``FOLDER/FILE.py:NAME`` is, whose file, which the folder must contain, is executed.
 
-    Args:
-        name: of file and function.
-        folder: that must contain the file.
-        refusal: makes the error of what was found.
+    `refusal` makes the error of what was found.
 
     Raises:
         InputError: no such file within the folder, a file that fails, or nothing of that name.

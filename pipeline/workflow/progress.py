@@ -30,9 +30,7 @@ def disable_monitor() -> None:
 def reporter(label: str, unit: str) -> Callable[[int, int], None]:
     """A progress callback, called with the numbers done and in total; may be called repeatedly.
 
-    Args:
-        label: name of the work.
-        unit: name of the counted items, in the plural.
+    The label names the work, the unit, in the plural, what is counted.
     """
     bar = bar_class()(desc=label, unit=f" {unit}")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 from pipeline.workflow.errors import bad_input
+from pipeline.workflow.files import safe_yaml
 
 VERSIONS = Path("pipeline/versions.yaml")
 """Library -> the version that computed the results."""
@@ -33,7 +34,7 @@ def require_versions() -> None:
     Raises:
         InputError: a version differs from the recorded one.
     """
-    recorded, installed = YAML(typ="safe").load(VERSIONS), _unlabelled()
+    recorded, installed = safe_yaml(VERSIONS), _unlabelled()
     differ = [name for name in LIBRARIES if installed[name] != recorded.get(name)]
     if differ:
         raise bad_input(

@@ -81,10 +81,7 @@ def copy_vega() -> None:
 class RuleParts:
     """The parts of the Snakemake rule of one group of stages.
 
-    Args:
-        dag: the stages of the study.
-        group: the name in dvc.yaml.
-        loops_over: the section of params.yaml with an entry for each stage; None: one stage.
+    `loops_over` is the section of params.yaml with an entry for each stage; None: one stage.
     """
 
     def __init__(self, dag: Dag, group: str, loops_over: str | None) -> None:

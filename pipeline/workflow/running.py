@@ -26,13 +26,9 @@ def determined_by(study: str, **what: object) -> dict[str, object]:
 def costed(data: Path, stage: str, name: str, journal: object = None) -> Iterator[dict[str, Any]]:
     """Write time and memory of the enclosed work; nothing is written if it fails.
 
-    The sidecar is beside the tables, and no comparison reads it, since it differs from run to run.
-
-    Args:
-        data: the folder of the study.
-        stage: its name.
-        name: of the model, family or experiment.
-        journal: events of the work, a dataclass.
+    The sidecar is beside the tables of the study in `data`, and no comparison reads it, since it
+    differs from run to run. It has the name of the model, family or experiment, and the events of
+    `journal`, a dataclass.
 
     Yields:
         A dict for further notes: device, threads, shards.
@@ -84,15 +80,10 @@ def evaluating(
     *,
     streamed: bool,
 ) -> Iterator[Device]:
-    """Lease a device, and set the threads, before torch is used.
+    """Lease a device, and set the threads of a CPU, before torch is used.
 
-    Args:
-        model: its name.
-        weight_bytes: that its weights take.
-        notes: of the cost; receives the device and the threads.
-        threads: of a CPU.
-        memory_gb: that weights may take at most; None: as the device has.
-        streamed: whether the work can stream weights that do not fit.
+    `notes` of the cost receive both. `memory_gb` is what weights may take at most, None: as the
+    device has; `streamed` says whether the work can stream weights that do not fit.
 
     Raises:
         InputError: the weights do not fit, and cannot be streamed.

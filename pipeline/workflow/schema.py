@@ -11,10 +11,8 @@ from pipeline.workflow.errors import shorten
 Key = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 """Names a stage: lower case, digits, hyphen, underscore; no dot, which DVC would split at."""
 
-
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 """Names a file and a line in a figure: letters, digits, hyphen, underscore, dot; no slash."""
-
 
 RepoId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")]
 """A repository of the Hugging Face hub: OWNER/NAME."""
@@ -33,24 +31,18 @@ def _whole(commit: str) -> str:
 Commit = Annotated[str, AfterValidator(_whole)]
 """A whole commit; a branch or a tag could move."""
 
-
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
 
 Count = Annotated[int, Field(ge=1, lt=2**31, strict=True)]
 """An upper limit above any study's counts, below numbers that overflow in a library."""
 
-
 Length = Annotated[int, Field(ge=1, lt=2**16, strict=True)]
 """Tokens of a prefix or a suffix, within the limits of a samples table."""
-
 
 OwnPath = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f]$")]
 """Path of a user's file or folder, absolute or relative to the folder of params.yaml."""
 
-
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
-
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 

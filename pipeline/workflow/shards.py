@@ -57,15 +57,7 @@ def operations_a_second(device: str, dtype: str, threads: int) -> float:
 def seconds_a_token(
     parameters: int, interventions: int, device: str, dtype: str, threads: int
 ) -> float:
-    """Estimated seconds per token under all interventions; the same in every run.
-
-    Args:
-        parameters: of the model.
-        interventions: their number.
-        device: ``cuda`` or ``cpu``.
-        dtype: of the weights, such as ``float32``.
-        threads: of a CPU.
-    """
+    """Estimated seconds per token of a text under all interventions; the same in every run."""
     return 2 * parameters * interventions / operations_a_second(device, dtype, threads)
 
 
@@ -142,8 +134,7 @@ class Shards:
     def end_part(self, *shards: Path) -> None:
         """Do nothing if this process computes the whole table; else put its shards in place.
 
-        Args:
-            shards: of the part; none if the table needs no computation.
+        There are none if the table needs no computation.
 
         Raises:
             PartFinishedError: this process computes one part.
@@ -201,10 +192,8 @@ def open_shards(
 
 
 def remove_finished(data: Path) -> None:
-    """Remove the shards of the tables and parts that exist.
-
-    Args:
-        data: the folder of a study. No stage that keeps shards may run.
+    """Remove the shards of the tables and parts of a study that exist; no stage that keeps shards
+    may run.
     """
     for folder in (data / PARTIAL).glob("*/*"):
         name, _, part = folder.name.rpartition(".")

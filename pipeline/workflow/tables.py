@@ -76,11 +76,8 @@ def write(
 ) -> None:
     """Check `frame` and write it to `path`, atomically and reproducibly.
 
-    Args:
-        frame: the table; its columns are put into the schema's order, added ones last.
-        path: where the parquet file goes.
-        schema: of the table.
-        provenance: inputs and settings of the table; JSON values, stored in the file's metadata.
+    The columns are put into the schema's order, added ones last. `provenance` has the inputs and
+    settings of the table; JSON values, stored in the file's metadata.
 
     Raises:
         InputError: a column is missing, of another type, or null where it may not be.
@@ -104,11 +101,8 @@ def read(
 ) -> pl.DataFrame:
     """Read a table and check it against its schema.
 
-    Args:
-        path: of the one file; no pattern, no folder.
-        schema: of the table.
-        remedy: the remedy in errors about a missing or damaged file.
-        without: columns that are not read.
+    The path is of one file; no pattern, no folder. `remedy` is that in errors about a missing or
+    damaged file; columns of `without` are not read.
 
     Raises:
         InputError: no such file, not a parquet file, damaged, or it does not fit the schema.
@@ -122,10 +116,6 @@ def read(
 
 def batches(path: str | Path, schema: Schema) -> Iterator[pl.DataFrame]:
     """The rows of a table in batches, in their order, so that not all of them are in memory.
-
-    Args:
-        path: of the one file.
-        schema: of the table.
 
     Raises:
         InputError: as for `read`, when a faulty batch is reached.

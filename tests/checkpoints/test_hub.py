@@ -15,7 +15,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from pipeline.checkpoints import fit, loading
+from pipeline.checkpoints import fit, loading, schema
 from pipeline.checkpoints.folder import describe
 from pipeline.checkpoints.hub import fetch_checkpoint
 from pipeline.checkpoints.loading import load_model
@@ -60,9 +60,11 @@ def fetched(
     if not billions:
         per_block = block_parameters() + 3 * WIDTH
         billions = (2 * PADDED * WIDTH + blocks * per_block) / 1e9
-    return fetch_checkpoint(
-        folder, repo, commit, name="mini", family="minis", billions=billions, step=step
-    )
+    source, run = schema.Hub(repo=repo, commit=commit, billions=billions), {}
+    if step is not None:
+        run = {"run": "mini", "step": step}
+    model = schema.Model(name="mini", family="minis", checkpoint=source, **run)
+    return fetch_checkpoint(folder, model, source)
 
 
 def refusal(folder: Path, repo: str, commit: str | None = None, **options: Any) -> Problem:
@@ -366,7 +368,8 @@ def test_the_names_of_older_files_are_taken(
     states = []
     for name, change in (("new", lambda weights: None), ("old", old)):
         commit = variant(hub, _tensors(change), neo=neo)
-        fetch_checkpoint(tmp_path / name, "mini/odd", commit, name="m", family="f", billions=None)
+        billions = PARAMETERS[GPT_NEO_125M] - 10 * block_parameters() if neo else 0
+        fetched("mini/odd", tmp_path / name, commit, billions / 1e9)
         states.append(load_model(tmp_path / name, "float32").state_dict())
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])

@@ -7,9 +7,10 @@ import torch
 from transformers import PreTrainedModel
 
 from pipeline.checkpoints.loading import load_model
-from pipeline.checkpoints.manifest import read_manifest, sha256, write_manifest
+from pipeline.checkpoints.manifest import read_manifest, write_manifest
 from pipeline.checkpoints.verified import load_tokenizer
 from pipeline.workflow.errors import InputError
+from pipeline.workflow.files import sha256
 from tests.project import refused
 
 

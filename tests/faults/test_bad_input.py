@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from pipeline.checkpoints import schema
 from pipeline.checkpoints.folder import describe_folder
 from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.manifest import MANIFEST, read_manifest
@@ -277,6 +278,11 @@ CHECKPOINTS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
 }
 
 
+def described(folder: Path) -> schema.Model:
+    """The model of a user's folder, as a study has it."""
+    return schema.Model(name="m", family="f", checkpoint=schema.Folder(path=str(folder)))
+
+
 @pytest.mark.parametrize("case", CHECKPOINTS)
 def test_bad_checkpoints_are_refused(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
@@ -287,7 +293,7 @@ def test_bad_checkpoints_are_refused(
     spoil(folder)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("builtins.input", lambda *_: "y")  # nobody is asked, and nobody can agree
-    refused(lambda: describe_folder(tmp_path / "out", folder, name="m", family="f"), *said)
+    refused(lambda: describe_folder(tmp_path / "out", described(folder), folder), *said)
     assert [each.name for each in tmp_path.iterdir()] == [folder.name], "no code of theirs ran"
 
 
@@ -299,7 +305,7 @@ def test_a_checkpoint_with_code_beside_it_is_loaded_without(
     shutil.copytree(whole, folder)
     _bring_code(folder, "config.json", auto_map={"AutoModelForCausalLM": "odd.Odd"})
     monkeypatch.chdir(tmp_path)
-    describe_folder(tmp_path / "out", folder, name="m", family="f")
+    describe_folder(tmp_path / "out", described(folder), folder)
     assert load_model(tmp_path / "out", "float32").config.model_type == "gpt_neox"
     assert len(load_tokenizer(tmp_path / "out")) == 2
     assert not (tmp_path / "pwned").exists()

@@ -54,7 +54,7 @@ WORDING = {
 
 @cache
 def _dag() -> Dag:
-    return Dag(ROOT)
+    return Dag()
 
 
 @cache
