@@ -33,8 +33,7 @@ FINAL = "main"
 
 
 def fetch_checkpoint(folder: Path, model: Model, source: Hub) -> Manifest:
-    """Fetch a checkpoint into the Hugging Face cache; its manifest alone goes into `folder`,
-    atomically.
+    """Fetch a checkpoint into the Hugging Face cache, and write its manifest, atomically.
 
     Raises:
         InputError: as for `fetch_files`, `write_description` and `require_own_weights`.

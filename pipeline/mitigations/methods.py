@@ -35,10 +35,14 @@ from pipeline.models.sites import anatomy
 class Method(NamedTuple):
     """One method.
 
-    `prepare` takes the model, the rows to forget, the rows to keep and a seed, and returns what
-    writes a dose. It leaves the model as it is, and a dose of 0 leaves the copy as it is. `dose` is
-    the unit; `doses`, five or more, go from weak to strong, and are equal to those of a control of
-    the same size. If `whole`, they are whole numbers. `source` is a paper, or ``control``.
+    Args:
+        prepare: of the model, the rows to forget, the rows to keep and a seed; returns what writes
+            a dose. It leaves the model as it is, and a dose of 0 leaves the copy as it is.
+        meaning: what it does, in a few words.
+        dose: the unit of its doses.
+        doses: from weak to strong, five or more; those of a control of the same size are equal.
+        whole: whether a dose is a whole number.
+        source: its paper, or ``control``.
     """
 
     prepare: Callable[[PreTrainedModel, Rows, Rows, int], Write]

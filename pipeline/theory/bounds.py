@@ -125,8 +125,13 @@ def stretch(
 ) -> Tensor:
     """How much a sequential block lengthens Delta a: 1 + 1.13 ||W_in|| ||W_out|| 2 g / (s + s').
 
-    s is what LN2, of this epsilon, divides `z` (B, D) by, and s' the same for `bypassed`; `gain` is
-    g, the largest absolute weight of LN2; `up` is ||W_in||, `down` ||W_out||.
+    Args:
+        z: (B, D), what LN2 divides by s.
+        bypassed: (B, D), the same in a bypass, divided by s'.
+        epsilon: of LN2.
+        gain: g, the largest absolute weight of LN2.
+        up: ||W_in||.
+        down: ||W_out||.
     """
     before, after = ((each.var(-1, correction=0) + epsilon).sqrt() for each in (z, bypassed))
     return 1 + SLOPE * up * down * 2 * gain / (before + after)

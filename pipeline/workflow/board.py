@@ -24,9 +24,7 @@ USUAL = (
 
 
 class Board(logging.Handler):
-    """Takes the place of Snakemake's own handler of the terminal, whose filter and words of errors
-    stay.
-    """
+    """Takes the place of Snakemake's terminal handler, whose filter and words of errors stay."""
 
     def __init__(self, default: logging.Handler) -> None:
         super().__init__()

