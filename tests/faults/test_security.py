@@ -83,9 +83,7 @@ def test_the_search_finds(source: str) -> None:
 
 
 EXPLAINED = {
-    ("report/page.py", "S101"): "tells the type checker what was made sure of before",
     ("report/provenance.py", "S603"): "git, with a list of arguments",
-    ("analysis/text.py", "S101"): "tells the type checker what was made sure of before",
 }
 """Exceptions from ruff's rules on security that are not explained where they stand."""
 
