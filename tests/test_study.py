@@ -3,9 +3,12 @@
 import re
 
 import polars as pl
+import pytest
 
 from pipeline.study.composition import read_yaml, write
 from tests.faults.kills import ENGINES, STUDY, prepare
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_study_runs_to_its_page_under_both_engines(tmp_path):
