@@ -1,5 +1,5 @@
 # make run      the study in force, or `make run STUDY=NAME`, through to its report
-# make test     the essential tests, in minutes: units, oracles, a whole study, a page in a browser
+# make test     the essential tests, in minutes: units, oracles, a page in a browser
 # make test-all all tests, as CI runs them
 # make test-cluster   those with a real SLURM and a real ssh server, which it installs (Debian, root)
 # make faults   kills, fuzzing, memory, for hours, with their figures; a short form is in make test-all;
