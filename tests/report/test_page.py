@@ -451,10 +451,12 @@ def test_the_page_says_which_interventions_ran_and_what_was_decoded():
 
 def test_a_judged_condition_is_a_mark_of_its_verdict_in_the_zone_if_it_counts(evidence_of_paper):
     """A mark inside the zone has a value that meets its threshold, and no other has."""
-    drawn = [(each, s) for each in judged(evidence_of_paper) for s in strips(each)]
+    found = judged(evidence_of_paper)
+    said = [[(plain(c.says), c) for c in finding.conditions] for finding in found]
+    drawn = [(some, s) for some, each in zip(said, found, strict=True) for s in strips(each)]
     seen = 0
-    for finding, strip in drawn:
-        cells = [c for c in finding.conditions if plain(c.says) == strip.label]
+    for some, strip in drawn:
+        cells = [c for label, c in some if label == strip.label]
         for verdict, name in ((SUPPORTED, "yes"), (CONTRADICTED, "no"), (UNDECIDED, "open")):
             count = sum(cell.row["verdict"] == verdict for cell in cells)
             assert strip.paths[name].count("M") == count
