@@ -15,12 +15,14 @@ from typer.testing import CliRunner
 from pipeline.__main__ import app
 from pipeline.mitigations.methods import METHODS, edited
 from pipeline.mitigations.rows import recited
+from pipeline.mitigations.schema import Mitigations
 from pipeline.mitigations.subject import other_model, subject
 from pipeline.stages import registry
 from pipeline.study.composition import check, read_yaml
 from pipeline.study.loops import loops
 from pipeline.study.schema import Study, given
 from pipeline.workflow.errors import InputError
+from pipeline.workflow.files import safe_yaml
 from tests.gguf_files import small_llama, small_tokenizer, write_gguf
 from tests.project import ROOT, begun, composed
 
@@ -197,3 +199,10 @@ def test_durability_of_samples_that_do_not_fit_the_model(
     lengths = ["--prefix-length", "32", "--suffix-length", str(len(ids) - 32)]
     with pytest.raises(InputError, match=expected):
         CliRunner().invoke(app, [*words, *lengths], catch_exceptions=False)
+
+
+def test_every_setting_of_a_method_makes_its_stage_stale() -> None:
+    params = safe_yaml(ROOT / "dvc.yaml")["stages"]["mitigation"]["do"]["params"]
+    own = {each.removeprefix("mitigations.") for each in params if "mitigations." in each}
+    # the name of the method is the stage's, and the models are all an input
+    assert own == Mitigations.model_fields.keys() - {"model", "methods"}
