@@ -45,23 +45,24 @@ from pipeline.report.texts import are_given
 from pipeline.workflow import tables
 from pipeline.workflow.files import atomic, write_text
 
-try:  # found where the study runs, in the project's own folder
-    from mine.figures import plots as own
-except ModuleNotFoundError as error:
-    if error.name not in ("mine", "mine.figures"):
-        raise
-
-    def own(summary: pl.DataFrame) -> Iterable[Plot]:
-        """The figures of a project that has none of its own."""
-        return ()
-
-
 INDEX = "figures.json"
 """Beside the figures: order, headings, captions, alternative texts, and where each row is drawn."""
 
 OWN_COLUMN = "see mine/figures.py"
 COLUMNS = "columns.csv"
 """Beside the figures: what the columns of their data mean."""
+
+
+def own(summary: pl.DataFrame) -> Iterable[Plot]:
+    """The figures of the project's own ``mine/figures.py``; none where there is no such file."""
+    try:
+        from mine.figures import plots
+    except ModuleNotFoundError as error:
+        if error.name not in ("mine", "mine.figures"):
+            raise
+        return ()
+    drawn: Iterable[Plot] = plots(summary)
+    return drawn
 
 
 def write_figures(
