@@ -71,10 +71,13 @@ class Readout(NamedTuple):
         return Readout(*(each.view(shape) for each in self))
 
 
-def read(known: Anatomy, states: Tensor, targets: Tensor, forbidden: Tensor) -> Readout:
+def read(
+    known: Anatomy, states: Tensor, targets: Tensor, forbidden: Tensor, *, ranked: bool = True
+) -> Readout:
     """The readout of the predictions from `states` (M, D), as `wavefront.run` returns them.
 
     `targets` are (M,) int64, `forbidden` (E,) int64 the ids that are never generated, maybe none.
+    Unless `ranked`, the last three fields, which take a tenth of the time, are NaN and a rank of 0.
     """
     parts = []
     for rows, logits in pieces(known, states):
@@ -89,11 +92,14 @@ def read(known: Anatomy, states: Tensor, targets: Tensor, forbidden: Tensor) -> 
         mean = torch.linalg.vecdot(weights, logits) / total
         target = logits.gather(1, targets[rows, None])[:, 0]
         numbers = log_total - mean, target - log_total, -target
-        # The largest logit is 0, so the variance of a sharp distribution suffers no cancellation.
-        square = torch.linalg.vecdot(weights.mul_(logits), logits) / total
-        spread = (square - mean.square()).clamp_min(0).sqrt()
-        ranked = _ranked(logits, target, weights)
-        parts.append((token, margin, *allowed, *numbers, ranked[0], spread, ranked[1]))
+        rank, spread = torch.zeros_like(token, dtype=torch.int32), torch.full_like(mean, torch.nan)
+        log_prob = spread
+        if ranked:
+            # The largest logit is 0, so a sharp distribution's variance suffers no cancellation.
+            square = torch.linalg.vecdot(weights.mul_(logits), logits) / total
+            spread = (square - mean.square()).clamp_min(0).sqrt()
+            rank, log_prob = _ranked(logits, target, weights)
+        parts.append((token, margin, *allowed, *numbers, rank, spread, log_prob))
     return Readout(*map(torch.cat, zip(*parts, strict=True)))
 
 

@@ -295,7 +295,8 @@ def _look(engine: Engine, states: Tensor, rows: Sequence[Row]) -> _Scored:
     row, request, position, target = torch.tensor(reads).to(engine.device).unbind(1)
     branches, nothing = len(states), target[:0]
     chosen = states[:, row, position].flatten(0, 1)
-    readout = read(engine.known, chosen, target.repeat(branches), nothing).view(branches, -1)
+    targets = target.repeat(branches)
+    readout = read(engine.known, chosen, targets, nothing, ranked=False).view(branches, -1)
     right = readout.token == target
     return _Scored(
         request.cpu(),

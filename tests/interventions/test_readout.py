@@ -97,6 +97,11 @@ def test_everything_is_that_of_double_precision(vocabulary, rows_at_once, monkey
         values, ids = exact.topk(2)
         assert torch.equal(token, ids[:, 0])
         torch.testing.assert_close(margin, values[:, 0] - values[:, 1], **close)
+    *without, rank, spread, top = read(known, states, targets, forbidden, ranked=False)
+    assert all(map(torch.equal, without, said))
+    assert not rank.any()
+    assert spread.isnan().all()
+    assert top.isnan().all()
 
 
 @pytest.mark.parametrize("size", [1e-6, 40.0, 1e4])
