@@ -64,13 +64,13 @@ def write_tokenizer(folder: Path, lines: list[str] | None = None) -> t.PreTraine
     return made
 
 
-def write_checkpoint(folder: Path, steps: int = 0) -> None:
-    """A checkpoint, random or trained to recite `text`."""
+def write_checkpoint(folder: Path, steps: int = 0, words: int = 900) -> None:
+    """A checkpoint, random or trained to recite the first words of `text`."""
     folder.mkdir(parents=True, exist_ok=True)
-    words = write_tokenizer(folder)
+    tokenizer = write_tokenizer(folder)
     torch.manual_seed(0)
     model = random_model()
-    ids = torch.tensor(words(text(), add_special_tokens=False)["input_ids"])
+    ids = torch.tensor(tokenizer(text(words), add_special_tokens=False)["input_ids"])
     rows = ids[: len(ids) // 32 * 32].view(-1, 32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(steps):

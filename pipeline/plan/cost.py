@@ -27,7 +27,6 @@ from pipeline.checkpoints.manifest import BYTES, read_manifest
 from pipeline.checkpoints.schema import Continued, Folder, Hub, Model, Training
 from pipeline.interventions.interventions import Intervention, sweep
 from pipeline.interventions.trie import build_trie
-from pipeline.measure.chosen import SPLITS, a_split
 from pipeline.samples.schema import Family, File, Pile, Pythia, Records
 from pipeline.study.loops import IN_PARTS
 from pipeline.study.schema import Study, given
@@ -199,6 +198,9 @@ class Costs:
             return token * passes * sum(self.task_tokens().values())
         n = self.samples(model.family)
         if group == "tokens":
+            # half a second of every start of Snakemake, which needs it for this alone
+            from pipeline.measure.chosen import SPLITS, a_split
+
             return token * passes * length * len(SPLITS) * a_split(n)
         decode = study.evaluation[model.family].decode
         # a number is of each split, of which there are three at most

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any, ClassVar
 from xml.etree import ElementTree
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
@@ -30,6 +31,18 @@ SINGLE_POINTS = 500.0
 """A figure of one panel is narrower than this, in points of its file."""
 
 
+class _Environment(Environment):
+    """Compiles a text once for all pages: what differs among them is looked up when it runs."""
+
+    _compiled: ClassVar[dict[tuple[Any, ...], Any]] = {}
+
+    def compile(self, *source: Any) -> Any:
+        """The code of a template, from its text, name and file."""
+        if source not in self._compiled:
+            self._compiled[source] = super().compile(*source)
+        return self._compiled[source]
+
+
 def template(
     name: str, numbers: Numbers | None = None, *, given: bool = False, also: Sequence[str] = ()
 ) -> Template:
@@ -41,8 +54,11 @@ def template(
         given: whether sentences speak of samples, in place of memorized samples.
         also: further scripts and style sheets of this folder.
     """
-    shown = numbers or Numbers()
-    environment = Environment(
+    return _environment(numbers or Numbers(), given, also).get_template(name)
+
+
+def _environment(shown: Numbers, given: bool = False, also: Sequence[str] = ()) -> Environment:
+    environment = _Environment(
         loader=FileSystemLoader(CODE_PATH),
         autoescape=True,
         undefined=StrictUndefined,
@@ -78,7 +94,7 @@ def template(
         "word": lambda token, family: family.word(token),
         "single_panel": _single_panel,
     }
-    return environment.get_template(name)
+    return environment
 
 
 @cache
@@ -96,7 +112,7 @@ def content_hash(script: str) -> str:
 
 def plain(sentence: Sentence | str) -> str:
     """A sentence as text."""
-    return str(template("macros.html.jinja").environment.filters["plain"](sentence))
+    return str(_environment(Numbers()).filters["plain"](sentence))
 
 
 def _single_panel(svg: str) -> bool:

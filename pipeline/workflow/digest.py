@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -66,7 +66,8 @@ def digest(key: str) -> str:
     """The digest of what the code of a stage says, by its key as of `entry`."""
     nodes, _ = _stage(key)
     content, read = hashlib.sha256("\n".join(map(_dump, nodes)).encode()), files(key)
-    words = _words(nodes).union(*map(_words_of, read))
+    below = [node for tree in nodes for node in ast.walk(tree)]
+    words = _words(below).union(*map(_words_of, read))
     for file in read:
         content.update(f"\n{file}\n".encode())
         if SCHEMAS.match(str(file)):
@@ -96,7 +97,7 @@ def files(key: str) -> list[Path]:
 def libraries(key: str) -> list[str]:
     """Those of `LIBRARIES` that the modules of a stage import, sorted."""
     nodes, _ = _stage(key)
-    imports = [each for node in nodes for each in _imports(node)]
+    imports = [each for node in nodes for each in _imports(ast.walk(node))]
     imports += [each for file in files(key) for each in _imports_in(file)]
     return sorted(set(LIBRARIES) & {name.partition(".")[0] for _, name in imports})
 
@@ -116,7 +117,7 @@ def parsed(file: Path) -> ast.Module:
 
 def forget() -> None:
     """Read the code again at the next question."""
-    for cached in (meaning, parsed, _imports_in, _words_of, _data, _data_files):
+    for cached in (meaning, parsed, _nodes, _imports_in, _words_of, _data, _data_files):
         cached.cache_clear()
 
 
@@ -193,7 +194,7 @@ def _reached(module: Path, names: Iterable[str]) -> tuple[list[ast.stmt], set[Pa
     imports: list[tuple[str, str]] = []
     for node in parsed(module).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            imports += _imports(node)
+            imports += _imports([node])
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
             defined[node.name] = node
         elif isinstance(node, ast.Assign | ast.AnnAssign):
@@ -208,25 +209,30 @@ def _reached(module: Path, names: Iterable[str]) -> tuple[list[ast.stmt], set[Pa
         if name in reached or name not in defined:
             continue
         reached[name] = defined[name]
-        imported |= _files(_imports(defined[name]))
+        imported |= _files(_imports(ast.walk(defined[name])))
         todo += [each.id for each in ast.walk(defined[name]) if isinstance(each, ast.Name)]
     return [reached[name] for name in sorted(reached)], imported
 
 
-def _words(nodes: Iterable[ast.AST]) -> set[str]:
-    """The names that occur in some code."""
-    below = [node for tree in nodes for node in ast.walk(tree)]
-    words = {node.attr for node in below if isinstance(node, ast.Attribute)}
-    imports = (node for node in below if isinstance(node, ast.ImportFrom))
+def _words(nodes: Sequence[ast.AST]) -> set[str]:
+    """The names that occur in nodes of code."""
+    words = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    imports = (node for node in nodes if isinstance(node, ast.ImportFrom))
     words |= {alias.name for node in imports for alias in node.names}
-    return words | {node.id for node in below if isinstance(node, ast.Name)}
+    return words | {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
+@cache
+def _nodes(module: Path) -> list[ast.AST]:
+    """All of the syntax tree of a module."""
+    return list(ast.walk(parsed(module)))
 
 
 @cache
 def _words_of(module: Path) -> set[str]:
     """The names that occur in a module; none of one of schemas, which uses no other, or of data."""
     named = module.suffix == ".py" and not SCHEMAS.match(str(module))
-    return _words([parsed(module)]) if named else set()
+    return _words(_nodes(module)) if named else set()
 
 
 def _files(imports: Iterable[tuple[str, str]]) -> set[Path]:
@@ -238,12 +244,12 @@ def _files(imports: Iterable[tuple[str, str]]) -> set[Path]:
 @cache
 def _imports_in(file: Path) -> list[tuple[str, str]]:
     """The imports of a module; a data file has none."""
-    return list(_imports(parsed(file))) if file.suffix == ".py" else []
+    return list(_imports(_nodes(file))) if file.suffix == ".py" else []
 
 
-def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Each name that an import in a tree binds, with each module that it may be, or be of."""
-    for node in ast.walk(tree):
+def _imports(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
+    """Each name that an import among nodes binds, with each module that it may be, or be of."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield (alias.asname or alias.name).partition(".")[0], alias.name
@@ -260,7 +266,7 @@ def _data(named_in: Path) -> set[Path]:
     if named_in.suffix != ".py":
         words = set(re.split(r"[\s\"'/]+", named_in.read_text("utf-8", errors="replace")))
     else:
-        constants = (node for node in ast.walk(parsed(named_in)) if isinstance(node, ast.Constant))
+        constants = (node for node in _nodes(named_in) if isinstance(node, ast.Constant))
         texts = [node.value for node in constants if isinstance(node.value, str)]
         words = {part for text in texts for part in text.split("/")}
         words |= {f"{named_in.stem}{text}" for text in texts if text.startswith(".")}

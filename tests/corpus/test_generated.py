@@ -7,6 +7,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from pipeline.checkpoints.manifest import checksums
+from pipeline.corpus import tasks
 from pipeline.corpus.canaries import KINDS, record_text
 from pipeline.corpus.generated import END_OF_TEXT, generate
 from pipeline.corpus.planted import Corpus, write
@@ -127,6 +128,9 @@ def test_what_is_written_depends_on_the_arguments_alone_and_is_read_again(tmp_pa
 @pytest.mark.parametrize(
     ("change", "said"), [({"vocabulary": 300}, "enlarge"), ({"task_items": 900}, "fewer items")]
 )
-def test_what_cannot_be_made_is_refused(change: dict, said: str) -> None:
+def test_what_cannot_be_made_is_refused(
+    change: dict, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "TRIES", 5)
     with pytest.raises(InputError, match=said):
         generate(seed=0, **{**SMALL, **change})

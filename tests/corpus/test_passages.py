@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from pipeline.corpus import passages
+from pipeline.corpus import passages, tasks
 from pipeline.corpus.gguf_tokenizer import read_tokenizer
 from pipeline.corpus.planted import Corpus, write
 from pipeline.corpus.schemas import RECORDS
@@ -115,8 +115,12 @@ def test_lm_eval_reads_the_tasks(corpus: Corpus, tmp_path: Path) -> None:
     ],
 )
 def test_more_than_there_is_is_refused(
-    asked: dict[str, int], said: str, tokenizer: PreTrainedTokenizerFast
+    asked: dict[str, int],
+    said: str,
+    tokenizer: PreTrainedTokenizerFast,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(tasks, "TRIES", 5)
     with pytest.raises(InputError, match=said):
         passages.generate(tokenizer, **{**ASKED, **asked})
 

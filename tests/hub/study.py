@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,17 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
 """What is smaller than in the real studies: the sizes of the experiments without a model."""
 
 
-def miniature(name: str, samples_url: str) -> str:
+def miniature(name: str, samples_url: str, left_out: Collection[str]) -> str:
     """The YAML of a study of pipeline/conf/study/ whose sizes and checksums are the local hub's.
 
-    Repositories, commits, configurations, splits and lengths are the real study's. `samples_url` is
-    the folder of the GPT-Neo samples.
+    Repositories, commits, configurations, splits and lengths are the real study's, without some of
+    its models. `samples_url` is the folder of the GPT-Neo samples.
     """
     yaml = YAML()
     values: dict[str, Any] = yaml.load(ROOT / "pipeline/conf/study" / f"{name}.yaml")
+    models = values["models"]
+    for key in [key for key, model in models.items() if model["name"] in left_out]:
+        del models[key]
     for key, family in values["families"].items():
         source = family["samples"]
         source["n_memorized"], source["control"]["n"] = 4, 2
@@ -67,10 +71,10 @@ def _billions(repo: str) -> float:
     return round(sum(sizes) / 1e9, 8)
 
 
-def copy_project(root: Path, samples_url: str) -> None:
+def copy_project(root: Path, samples_url: str, left_out: Collection[str] = ()) -> None:
     """The project in a git repository of its own in an empty folder, its studies miniatures."""
     copy_files(root)
     for name in ("paper", "small"):
         study = root / "pipeline/conf/study" / f"{name}.yaml"
-        study.write_text(miniature(name, samples_url))
+        study.write_text(miniature(name, samples_url, left_out))
     commit_all(root)

@@ -206,7 +206,7 @@ def test_recall_forgives_a_changed_word_and_ignores_short_matches():
 @pytest.fixture(scope="module")
 def reciting(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reciting")
-    own.write_checkpoint(folder, steps=150)
+    own.write_checkpoint(folder, steps=150, words=240)
     return folder
 
 
@@ -217,7 +217,7 @@ def test_planted_text_is_found_where_it_is(reciting):
     learned = tokenizer(own.text(), add_special_tokens=False)["input_ids"]
     planted = [tokenizer.decode(learned[at : at + 32]) for at in (320, 640)]
     filler = own.text(words=300, seed=5)
-    text = filler + planted[0] + filler + planted[1]
+    text = filler + planted[0] + filler + planted[1] + filler
     made = document("book", text, tokenizer)
     windows = measure(model, [made], 8, 8, EDITS, stride=2, exact=0)
     found = windows.filter(KNOWN, intervention="baseline")
@@ -232,7 +232,7 @@ def test_planted_text_is_found_where_it_is(reciting):
         written = model.generate(
             torch.tensor(made.tokens[seed : seed + 8])[None],
             attention_mask=torch.ones(1, 8).long(),
-            max_new_tokens=20, do_sample=False, eos_token_id=None, pad_token_id=0,
+            max_new_tokens=40, do_sample=False, eos_token_id=None, pad_token_id=0,
         )[0, 8:]  # fmt: skip
     right = (written.numpy() == true[: len(written)]).cumprod().sum()
     assert right > 0
