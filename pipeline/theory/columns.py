@@ -73,6 +73,13 @@ DIVERGENCE_BLOCKS: Schema = {
     "r_squared": float64("of the fit, held out; null below five samples", nullable=True),
 }
 
+DIVERGENCE: Mapping[str, Schema] = {
+    "": DIVERGENCE_TRIANGLE,
+    ".bounds": DIVERGENCE_BOUNDS,
+    ".blocks": DIVERGENCE_BLOCKS,
+}
+"""What follows a model's name in the name of a table -> its schema."""
+
 ATTENTION_ONLY: Schema = {
     "experiment": string("heads, head_width, width, square, parameters, narrow, routing"),
     "architecture": string(

@@ -45,16 +45,12 @@ class LinearFit(NamedTuple):
         identity_plus: ||I + W||.
         r_squared: share of the variance of F that is explained in held-out samples; None where
             there are fewer than five samples.
-        tokens: that were fitted.
-        ridge: what was added to the variances, in units of each.
     """
 
     weight: Tensor
     norm: float
     identity_plus: float
     r_squared: float | None
-    tokens: int
-    ridge: float
 
 
 class Fits(NamedTuple):
@@ -164,8 +160,6 @@ def _solve(fitted: _Sums, other: _Sums) -> LinearFit:
         norm=float(operator_norm(weight)),
         identity_plus=float(operator_norm(shifted)),
         r_squared=_r_squared(fitted, other, solution),
-        tokens=fitted.count,
-        ridge=ridge,
     )
 
 
