@@ -1,7 +1,6 @@
 """One summary of a study: every estimate with its 95% interval, one row each.
 
-Reads the tables of samples, memorization and benchmarks; writes ``summary.parquet``, and
-``evidence.parquet`` for the verdicts (see `evidence`).
+Reads the tables of samples, memorization and benchmarks; writes those of `results.NUMBERS`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,9 +13,10 @@ import polars as pl
 
 from pipeline.analysis.displacement import estimates as tokenwise
 from pipeline.analysis.documents import Documents, by_document
-from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE, evidence_of, gathered
+from pipeline.analysis.evidence import evidence_of, gathered
 from pipeline.analysis.measured import ModelTables, grid_problems, read_tables
 from pipeline.analysis.memorized import of_memorization
+from pipeline.analysis.results import NUMBERS
 from pipeline.analysis.rows import BY_CATEGORY, SUMMARY, difference_columns, finish
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.statistics import (
@@ -30,7 +30,7 @@ from pipeline.analysis.statistics import (
     same,
     scale_of_categories,
 )
-from pipeline.analysis.verdicts import VERDICTS, VERDICTS_FILE, verdicts
+from pipeline.analysis.verdicts import verdicts
 from pipeline.interventions.interventions import BASELINE, EACH
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem, bad_input
@@ -40,21 +40,19 @@ def write_summary(
     study: str,
     models: Sequence[tuple[str, str]],
     data: Path,
-    path: Path,
     seed: int = 0,
     stale: Mapping[str, Collection[Path]] | None = None,
     *,
     benchmarked: bool = True,
     limits: Thresholds | None = None,
     twins: Mapping[str, str] | None = None,
-) -> pl.DataFrame:
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Read the tables of a study, and write the summary, the evidence and the verdicts.
 
     Args:
         study: its name, for the summary's metadata.
         models: (name, family) of each, in the order of the report.
         data: the study's folder, ``data/STUDY``.
-        path: where the summary goes; `EVIDENCE_FILE` and `VERDICTS_FILE` go into the same folder.
         seed: of the sign flips of the tests.
         stale: after a stage failed: each stage that has not run on the current study -> the files
             it writes, which may remain from an earlier run. They are left out, with the models
@@ -66,7 +64,7 @@ def write_summary(
             with, and no model of the summary itself.
 
     Returns:
-        The summary.
+        The summary and the evidence.
 
     Raises:
         InputError: a table is missing (with `stale`: those of every model), does not fit its
@@ -114,7 +112,7 @@ def write_summary(
             parts.append(evidence_of(model))
     if problems:
         raise InputError(*problems)
-    provenance = {
+    provenance: dict[str, object] = {
         "study": study,
         "versions": _versions(
             [tables.provenance(data / file).get("versions", {}) for file in used]
@@ -125,12 +123,12 @@ def write_summary(
         **({"stale": sorted(stale)} if stale else {}),
     }
     summary, evidence = _joined(rows), gathered(parts)
-    tables.write(summary, path, SUMMARY, provenance)
-    tables.write(evidence, path.with_name(EVIDENCE_FILE), EVIDENCE, provenance)
-    provenance["thresholds"] = limits.model_dump()
-    judged = verdicts(evidence, limits)
-    tables.write(judged, path.with_name(VERDICTS_FILE), VERDICTS, provenance)
-    return summary
+    made = {"summary": summary, "evidence": evidence, "verdicts": verdicts(evidence, limits)}
+    for name, table in made.items():
+        if name == "verdicts":
+            provenance["thresholds"] = limits.model_dump()
+        tables.write(table, data / f"{name}.parquet", NUMBERS[name][0], provenance)
+    return summary, evidence
 
 
 def _versions(of_tables: Sequence[Any]) -> dict[str, str]:

@@ -93,6 +93,7 @@ class Measured:
         self.family: str = rows["family"][0]
         self.parameters: int | None = rows["parameters"][0]
         self.seeds = rows["model"].unique(maintain_order=True).to_list()
+        self.shown = views.seeds_name(self.name, len(self.seeds))
         key = ("model", *Row._fields)
         self._rows = {row[:6]: row[6:] for row in rows.select(*key, *NUMBERS).iter_rows()}
         blocks = rows.filter(kind="block").select("block", "over").unique().sort("block")

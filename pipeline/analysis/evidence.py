@@ -47,9 +47,6 @@ from pipeline.interventions.interventions import EACH, QUARTILE, RANDOM
 from pipeline.workflow import tables
 from pipeline.workflow.tables import Schema, float64, string, uint16, uint32, uint64
 
-EVIDENCE_FILE = "evidence.parquet"
-"""The name of the table, beside the summary."""
-
 EVIDENCE: Schema = {
     "model": string("name"),
     "recipe": string("the first model that differs from it at most in its seed"),

@@ -42,10 +42,7 @@ def gaps(evidence: pl.DataFrame, summary: pl.DataFrame) -> pl.DataFrame:
     lengths = evidence.filter(metric=AT_K)["k"].unique().sort()
     measures = [(EXACT, k) for k in [*lengths, None]] + [(LOG_PROB, None)]
     rows = [
-        (
-            *(views.seeds_name(model.name, len(model.seeds)), model.family, edit, measure, k),
-            *model.estimate(terms, LEVEL),
-        )
+        (model.shown, model.family, edit, measure, k, *model.estimate(terms, LEVEL))
         for edit in evidence["edit"].unique(maintain_order=True)
         for model in measured_models(evidence, edit=edit)
         for measure, k in measures

@@ -12,8 +12,10 @@ from pathlib import Path
 import polars as pl
 
 from pipeline.analysis.displacement import DISPLACEMENT
+from pipeline.analysis.evidence import EVIDENCE
 from pipeline.analysis.measured import ModelTables, grid_problems, read_tables
-from pipeline.analysis.verdicts import VALUES
+from pipeline.analysis.rows import SUMMARY
+from pipeline.analysis.verdicts import VALUES, VERDICTS
 from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.chosen import chosen
 from pipeline.measure.metrics import MEMORIZATION, METRICS
@@ -132,6 +134,13 @@ VERDICT_RULES: Mapping[str, pl.Expr] = {
     "the verdict is one of three": pl.col("verdict").is_in(VALUES).fill_null(True),
 }
 
+NUMBERS: Mapping[str, tuple[tables.Schema, Mapping[str, pl.Expr]]] = {
+    "summary": (SUMMARY, SUMMARY_RULES),
+    "evidence": (EVIDENCE, EVIDENCE_RULES),
+    "verdicts": (VERDICTS, VERDICT_RULES),
+}
+"""Name of a table from which figures and pages are made -> its schema and rules."""
+
 
 def check_results(
     models: Sequence[tuple[str, str]],
@@ -169,18 +178,19 @@ def check_results(
     return checked
 
 
-def check_numbers(
-    summary: pl.DataFrame, evidence: pl.DataFrame, verdicts: pl.DataFrame | None = None
-) -> None:
-    """Check the tables from which figures and pages are made, as they are read.
+def read_numbers(data: Path, *others: str) -> list[pl.DataFrame]:
+    """The summary and the evidence of a study, and others of `NUMBERS`, checked.
 
     Raises:
-        InputError: no rows, a model of the summary without evidence, or a broken rule.
+        InputError: a table is missing or does not fit its schema; no rows, a model of the summary
+            without evidence, or a broken rule.
     """
-    problems = _broken("the summary", [summary], SUMMARY_RULES)
-    problems += _broken("the evidence", [evidence], EVIDENCE_RULES)
-    if verdicts is not None:
-        problems += _broken("the verdicts", [verdicts], VERDICT_RULES)
+    names = "summary", "evidence", *others
+    read = [tables.read(data / f"{name}.parquet", NUMBERS[name][0]) for name in names]
+    problems = list[Problem]()
+    for name, table in zip(names, read, strict=True):
+        problems += _broken(f"the {name}", [table], NUMBERS[name][1])
+    summary, evidence, *_ = read
     if summary.is_empty():
         problems.append(Problem("the summary", "no row", "one or more", _REMEDY))
     moved = summary.filter(metric=DISPLACEMENT)["model"].unique(maintain_order=True)
@@ -189,6 +199,7 @@ def check_numbers(
         problems.append(Problem("the evidence", f"without {', '.join(lost)}", expected, _REMEDY))
     if problems:
         raise InputError(*problems)
+    return read
 
 
 def _check_model(
@@ -237,13 +248,12 @@ def _tables_of(
     if divergence_samples is not None:
         n = of_each_split(samples, ("memorized", "control"), divergence_samples).height
         pairs = blocks * (blocks + 3) // 2
-        for what, end, schema, rules, expected in (
-            ("divergence", "", columns.DIVERGENCE_TRIANGLE, TRIANGLE_RULES, n * pairs),
-            ("bounds", ".bounds", columns.DIVERGENCE_BOUNDS, BOUND_RULES, n * blocks),
-            ("blocks", ".blocks", columns.DIVERGENCE_BLOCKS, {}, blocks),
-        ):
+        rules = TRIANGLE_RULES, BOUND_RULES, dict[str, pl.Expr]()
+        heights = n * pairs, n * blocks, blocks
+        checks = zip(columns.DIVERGENCE.items(), rules, heights, strict=True)
+        for (end, schema), own, expected in checks:
             table = tables.read(data / "divergence" / f"{name}{end}.parquet", schema)
-            kept.append((what, table, rules, expected))
+            kept.append((end.removeprefix(".") or "divergence", table, own, expected))
     yield from ((what, [frame], rules, frame.height, n) for what, frame, rules, n in kept)
 
 

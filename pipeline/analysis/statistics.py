@@ -52,6 +52,11 @@ class Estimates:
         """Some of the C columns."""
         return replace(self, **{name: field[columns] for name, field in vars(self).items()})
 
+    @property
+    def first(self) -> tuple[float, float, float]:
+        """The first estimate and its interval."""
+        return float(self.value[0]), float(self.low[0]), float(self.high[0])
+
 
 @dataclass(frozen=True)
 class Differences(Estimates):

@@ -259,8 +259,7 @@ def _right_again(rows: pl.DataFrame) -> list[Number]:
     for _, part in rows.group_by("model", maintain_order=True):
         outcomes = part["again"].to_numpy()[:, None]
         rate = clustered_rates(outcomes, part["suffix_group"].to_numpy())
-        value, low, high = (float(end[0]) for end in (rate.value, rate.low, rate.high))
-        made.append(Number("", value, low, high, SHARE, "memorization"))
+        made.append(Number("", *rate.first, SHARE, "memorization"))
     return made
 
 

@@ -171,7 +171,7 @@ def retention(evidence: pl.DataFrame) -> Table:
                 **{task: model.ability(task, LATE) for task in tasks},
             }
             cells = estimates(f"retention/{edit}/{model.name}", model, terms)
-            rows.append([views.seeds_name(model.name, len(model.seeds)), edit, *cells])
+            rows.append([model.shown, edit, *cells])
     exact = [f"first {k} token{'s' if k > 1 else ''}" for k in every]
     memory = [*exact, "whole suffix", "teacher-forced accuracy", "log probability"]
     return ["model", "edit", "memory loss minus ability loss", *memory, *tasks], rows

@@ -17,14 +17,13 @@ from typing import Any
 import polars as pl
 
 from pipeline.analysis import views
-from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE, gathered
+from pipeline.analysis.evidence import gathered
 from pipeline.analysis.kept import kept
 from pipeline.analysis.manifests import pretrained, read_manifest, trained_here
-from pipeline.analysis.results import check_numbers
-from pipeline.analysis.rows import SUMMARY
+from pipeline.analysis.results import read_numbers
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.theory import read_theory
-from pipeline.analysis.verdicts import SUPPORTED, VALUES, VERDICTS, VERDICTS_FILE, verdicts
+from pipeline.analysis.verdicts import SUPPORTED, VALUES, verdicts
 from pipeline.report import facts, overview
 from pipeline.report.appendices import (
     Numbered,
@@ -44,7 +43,7 @@ from pipeline.report.localization import Localized, read_localized
 from pipeline.report.marks import embedded
 from pipeline.report.markup import template
 from pipeline.report.numbers import SHARE, Number, Numbers, from_json, unclaimed
-from pipeline.report.plots.plot import EDITS_IN_WORDS
+from pipeline.report.plots.plot import EDITS_IN_WORDS, FIGURES_INDEX
 from pipeline.report.provenance import collect
 from pipeline.report.strips import strips
 from pipeline.report.texts import Texts, are_given, read_texts
@@ -53,7 +52,6 @@ from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, bad_input
 from pipeline.workflow.files import atomic, write_text
 
-FIGURES_INDEX = "figures.json"
 BLIND_SCORES = "baselines.json"
 PROVENANCE = "provenance.json"
 BIBTEX = "figures.bib"
@@ -139,12 +137,9 @@ def read_results(
 
     Raises:
         InputError: the summary, the evidence or the verdicts are missing, do not fit, or hold what
-            cannot be; see `results.check_numbers`.
+            cannot be; see `results.read_numbers`.
     """
-    summary = tables.read(data / "summary.parquet", SUMMARY)
-    evidence = tables.read(data / EVIDENCE_FILE, EVIDENCE)
-    judged = tables.read(data / VERDICTS_FILE, VERDICTS)
-    check_numbers(summary, evidence, judged)
+    summary, evidence, judged = read_numbers(data, "verdicts")
     missing = list[str]()
 
     def attempt(what: str, otherwise: Any, read: Callable[..., Any], *of: Any, **how: Any) -> Any:

@@ -47,6 +47,9 @@ ROW = "row"
 Mark = list[float]
 """Row of the data; x, y of the centre in points, from the top left; a bar's width and height."""
 
+BRIGHT = 0.5
+"""Luminance of a cell above which its number is black."""
+
 WIDTH = 9.3
 """Inches of every figure; text of 9 points is then as large as the page's small print."""
 
@@ -229,6 +232,11 @@ def cells(
     tell(boxes.patches, rows)
     axes.margins(0)
     axes.grid(visible=False)
+
+
+def readable(shade: NDArray[np.float64]) -> str:
+    """Black or white, for a number on a cell of this colour."""
+    return "#000000" if shade[:3] @ (0.299, 0.587, 0.114) > BRIGHT else "#ffffff"
 
 
 def tell(artists: Sequence[Artist], rows: pl.DataFrame) -> None:

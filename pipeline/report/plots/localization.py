@@ -13,9 +13,6 @@ from pipeline.report import style
 from pipeline.report.localization import SECTION, called
 from pipeline.report.plots.plot import Plot, count, share
 
-BRIGHT = 0.5
-"""Luminance of a cell above which its number is black."""
-
 
 def found_first(found: pl.DataFrame) -> Iterator[Plot]:
     """The hits of each scorer, a column for each kind of place; of the table `LOCALIZATION`."""
@@ -47,8 +44,7 @@ def draw(data: pl.DataFrame) -> Figure:
     shades = colormaps["viridis"](style.finite(placed["hit"]))
     style.cells(axes, placed, "x", "y", shades)
     for cell, shade in zip(placed.iter_rows(named=True), shades, strict=True):
-        look: Any = {"ha": "center", "va": "center", "fontsize": 7}
-        look["color"] = "#000000" if shade[:3] @ (0.299, 0.587, 0.114) > BRIGHT else "#ffffff"
+        look: Any = {"ha": "center", "va": "center", "fontsize": 7, "color": style.readable(shade)}
         look["fontweight"] = "bold" if cell["hit_low"] > cell["chance"] else "normal"
         axes.text(cell["x"], cell["y"], f"{100 * cell['hit']:.0f}", **look)
     axes.set_xticks(range(len(truths)), truths, rotation=40, ha="right")

@@ -78,9 +78,7 @@ def _surface(axes: Axes, rows: pl.DataFrame) -> None:
     style.cells(axes, placed, "x", "y", shades)
     room = len(blocks) < WIDEST
     for cell, shade in zip(placed.rows(named=True), shades, strict=True) if room else ():
-        unclear = cell["low"] <= 0 <= cell["high"]
-        bright = shade[:3] @ (0.299, 0.587, 0.114) > 0.5
-        colour = "#9a9a9a" if unclear else "#000000" if bright else "#ffffff"
+        colour = "#9a9a9a" if cell["low"] <= 0 <= cell["high"] else style.readable(shade)
         look: Any = {"ha": "center", "va": "center", "fontsize": 8, "color": colour}
         axes.text(cell["x"], cell["y"], f"{100 * cell['value']:.0f}", **look)
     step = max(1, -(-len(blocks) // 16))
