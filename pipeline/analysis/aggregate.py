@@ -17,7 +17,14 @@ from pipeline.analysis.evidence import evidence_of, gathered
 from pipeline.analysis.measured import ModelTables, grid_problems, read_tables
 from pipeline.analysis.memorized import of_memorization
 from pipeline.analysis.results import NUMBERS
-from pipeline.analysis.rows import BY_CATEGORY, SUMMARY, difference_columns, finish
+from pipeline.analysis.rows import (
+    BY_CATEGORY,
+    SUMMARY,
+    Measure,
+    difference_columns,
+    finish,
+    rows_of,
+)
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.statistics import (
     DRAWS,
@@ -207,13 +214,10 @@ def _benchmarks(model: ModelTables, seed: int) -> Iterator[pl.DataFrame]:
     of_category = model.documents.filter(intervention=BASELINE.name, metric="acc")
     of_category = of_category.drop_nulls("category").sort("task", "category")
     for (task, category), of in of_category.group_by("task", "category", maintain_order=True):
-        rate = clustered_rates(of["value"].to_numpy()[:, None] == 1, np.arange(of.height))
-        yield pl.DataFrame(
-            {
-                **{"task": task, "category": category, **vars(rate), "n": of.height},
-                **{"intervention": BASELINE.name, "metric": BY_CATEGORY, "higher_is_better": True},
-            }
-        )
+        labels = {"category": category, "higher_is_better": True}
+        right, alone = of["value"].to_numpy()[:, None] == 1, np.arange(of.height)
+        measure = Measure(BY_CATEGORY, right, alone, str(task), labels=labels)
+        yield rows_of([BASELINE.name], measure, clustered_rates(right, alone))
 
 
 def _benchmark(

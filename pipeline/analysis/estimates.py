@@ -145,13 +145,7 @@ class Measured:
         return Estimate(*pooled(*zip(*seeds, strict=True)))
 
     def memory(self, over: str, metric: str = "exact_match", k: int | None = None) -> Terms:
-        """The share kept of exact match, or of another metric of memorized samples.
-
-        Args:
-            over: the interventions.
-            metric: of the evidence.
-            k: exact match of the first k tokens; None: of the whole suffix.
-        """
+        """The share kept of exact match, of its first k tokens, or of another metric."""
         return [(1, Row(views.MEMORIZATION, metric if k is None else AT_K, "kept", over, k))]
 
     def ability(self, task: str, over: str, quantity: str = "kept") -> Terms:

@@ -332,16 +332,10 @@ def _frame(
     sizes: _Floats | None = None,
     **limits: _Floats | float,
 ) -> pl.DataFrame:
-    """The rows of one quantity.
+    """The rows of one quantity of `EVIDENCE` over C sets, rows of `_Sets`.
 
-    Args:
-        measure: of N samples or documents.
-        quantity: as in `EVIDENCE`.
-        sets: the C sets of interventions, rows of `_Sets`.
-        value: (C,) the estimates.
-        stderr: (C,) their errors.
-        sizes: (N,) of the documents, where they count by these.
-        limits: ``scale``, ``least`` and ``most`` of `EVIDENCE`, where there are any.
+    `value` (C,) are the estimates, `stderr` (C,) their errors; `sizes` (N,) those of the documents,
+    where they count by these; `limits` have ``scale``, ``least`` and ``most``, where there are any.
     """
     told = {"task": measure.task, "metric": measure.metric, "k": None, **measure.labels}
     counts = {"n": len(measure.values), "n_effective": effective_number(measure.groups, sizes)}

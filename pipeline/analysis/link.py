@@ -133,12 +133,7 @@ def rank_correlation(
     too often where both follow a given variable closely, since ranks follow along a curve: for
     unrelated normal variables that correlate with it by 0.9, one test in 13 is below 0.05.
 
-    Args:
-        one: (N,) finite.
-        other: (N,) finite, in the same order.
-        seed: of the permutations.
-        draws: number of permutations.
-        given: K variables (N,), at equal values of which the two are compared.
+    All are (N,), finite and in one order; there are K given ones and as many permutations as draws.
 
     Returns:
         The correlation; NaN with fewer than 3 + K pairs.

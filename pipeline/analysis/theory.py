@@ -57,12 +57,9 @@ class Theory:
 
 
 def read_theory(data: Path, models: Sequence[tuple[str, str]]) -> Theory:
-    """Read those of the theory's tables that a study has.
+    """Read those of the theory's tables that a study has in its folder, ``data/STUDY``.
 
-    Args:
-        data: the study's folder, ``data/STUDY``.
-        models: (name, family) of each, in the order of the report. If the theorems were measured
-            on one of them, they should be on all.
+    If the theorems were measured on one of the models, (name, family), they should be on all.
     """
     parts, missing = list[list[pl.DataFrame]](), list[str]()
     experiments: dict[str, pl.DataFrame] = {}

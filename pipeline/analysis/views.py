@@ -124,9 +124,7 @@ def block_range(n_blocks: int, name: str) -> range:
 def in_range(rows: pl.DataFrame, name: str) -> pl.DataFrame:
     """The rows of the blocks of a range; see `block_range`.
 
-    Args:
-        rows: with model and block, null where several or none are edited; with every model's last.
-        name: of the range.
+    `rows` have every model's last block; the block is null where several or none are edited.
     """
     last = pl.col("block").max().over("model")
     among = [

@@ -88,11 +88,6 @@ def read_browser(
 class _Model:
     """One model's continuations, read lazily: a table takes gigabytes in the largest study.
 
-    Args:
-        data: the study's folder.
-        name: of the model.
-        samples: of its family.
-
     Raises:
         OSError: a table is missing.
         PolarsError: a table is damaged.

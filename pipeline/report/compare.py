@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from pipeline.analysis import views
 from pipeline.analysis.rows import SUMMARY
-from pipeline.analysis.text import slug
+from pipeline.analysis.text import MISSING, slug
 from pipeline.report import style
 from pipeline.report.figures import figure as styled
 from pipeline.report.markup import inline_svg, plain, template
@@ -252,9 +252,8 @@ def _draw(data: pl.DataFrame, before: str, after: str) -> Figure:
 def _settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """(setting, before, after) of every input or setting in which the two differ."""
     left, right = (dict(_flat(side)) for side in (before, after))
-    nothing = "–"
     return [
-        (name, left.get(name, nothing), right.get(name, nothing))
+        (name, left.get(name, MISSING), right.get(name, MISSING))
         for name in dict.fromkeys([*left, *right])
         if left.get(name) != right.get(name)
     ]

@@ -109,12 +109,8 @@ def inline_svg(svg: str, prefix: str, label: str) -> Markup:
     """An SVG file, adapted for embedding in the page.
 
     Its ids get `prefix`, so that no two figures share one; its colours for ink, paper and rules
-    become the page's; its metadata and its global styles are removed.
-
-    Args:
-        svg: as matplotlib wrote it.
-        prefix: unique on the page; letters, digits, hyphens.
-        label: the alternative text.
+    become the page's; its metadata and its global styles are removed. The prefix is unique on the
+    page: letters, digits, hyphens; the label is the alternative text.
     """
     ElementTree.register_namespace("", SVG.strip("{}"))
     root = ElementTree.fromstring(svg)  # noqa: S314  written by our own figures stage

@@ -65,11 +65,10 @@ class Results:
 
     Args:
         study: its name.
-        summary: as `aggregate.aggregate` gives it.
+        summary, evidence, verdicts: as `results.read_numbers` gives them.
         manifests: of every model's checkpoint, in the order of the report; of a model without one
             only ``name`` and ``family``.
         figures: in order; the first is shown with the finding, the others by section.
-        evidence, verdicts: as `evidence` and `verdicts` give them.
         thresholds: with which the claims were judged.
         blind: scores of the scorers without attention: task -> scorer -> score; empty for tasks
             without such scores, such as lm-eval's own.

@@ -100,13 +100,10 @@ _PNG_METADATA = {"Software": None}
 def panels(
     count: int, *, height: float = 2.05, share_y: bool = True, columns: int | None = None
 ) -> tuple[Figure, Sequence[Axes]]:
-    """A figure of `count` panels in rows, each with its own x axis.
+    """A figure of `count` panels, at least 1, in rows, each with its own x axis.
 
-    Args:
-        count: at least 1.
-        height: of one panel, inches.
-        share_y: one scale for all panels.
-        columns: panels in a row; None: at most three.
+    A panel has this height, inches; `share_y` gives all one scale. Without `columns`, at most three
+    are in a row.
     """
     columns = columns or {1: 1, 2: 2, 4: 2}.get(count, 3)
     rows = math.ceil(count / columns)
@@ -242,9 +239,8 @@ def readable(shade: NDArray[np.float64]) -> str:
 def tell(artists: Sequence[Artist], rows: pl.DataFrame) -> None:
     """Record which rows of the figure's data the marks of a line or of points show.
 
-    Args:
-        artists: one line or set of points, or as many bars as rows.
-        rows: one for each mark, in the order drawn. Without the column `ROW` nothing is recorded.
+    The artists are one line or set of points, or as many bars as rows. There is a row for each
+    mark, in the order drawn. Without the column `ROW` nothing is recorded.
     """
     if ROW not in rows.columns:
         return
