@@ -145,7 +145,10 @@ class Measured:
         return Estimate(*pooled(*zip(*seeds, strict=True)))
 
     def memory(self, over: str, metric: str = "exact_match", k: int | None = None) -> Terms:
-        """The share kept of exact match, of its first k tokens, or of another metric."""
+        """The share kept of exact match, or another metric, of memorized samples.
+
+        With k it is that of the first k tokens.
+        """
         return [(1, Row(views.MEMORIZATION, metric if k is None else AT_K, "kept", over, k))]
 
     def ability(self, task: str, over: str, quantity: str = "kept") -> Terms:

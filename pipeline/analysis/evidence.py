@@ -88,11 +88,7 @@ _Floats = NDArray[np.float64]
 
 
 def evidence(models: Iterable[ModelTables]) -> pl.DataFrame:
-    """The evidence of a study.
-
-    Returns:
-        A frame of schema `EVIDENCE`.
-    """
+    """The evidence of a study, schema `EVIDENCE`."""
     return gathered(evidence_of(model) for model in models)
 
 
@@ -138,11 +134,7 @@ class _Sets:
 
 
 def evidence_of(model: ModelTables) -> pl.DataFrame:
-    """The evidence of one model.
-
-    Returns:
-        A frame of schema `EVIDENCE`; `recipe` is the model's key, or its name.
-    """
+    """The evidence of one model, schema `EVIDENCE`; `recipe` is the model's key, or its name."""
     sets, parts = _Sets(model), [tables.empty(EVIDENCE)]
     if sets.rows.height:
         for measure in (*_memory(model), *_abilities(model)):

@@ -29,9 +29,7 @@ _COLUMNS = pl.Schema(
 def gaps(evidence: pl.DataFrame, summary: pl.DataFrame) -> pl.DataFrame:
     """The differences of each model under each edit of one late block; seeds are pooled.
 
-    Args:
-        evidence: schema `evidence.EVIDENCE`.
-        summary: seeds pooled, for tokens of equal probability.
+    The summary, with seeds pooled, is for tokens of equal probability.
 
     Returns:
         model, family, edit, measure (`EXACT`, of the first ``k`` tokens or, with a null k, of all;

@@ -149,14 +149,10 @@ def check_results(
     *,
     benchmarked: bool = True,
 ) -> dict[str, dict[str, int]]:
-    """Check every table of a study that holds results.
+    """Check every table in a study's folder, ``data/STUDY``, that holds results.
 
-    Args:
-        models: (name, family) of each.
-        data: the study's folder, ``data/STUDY``.
-        divergence_samples: number of samples of each split on which the theorems were measured;
-            None: they were not.
-        benchmarked: whether the study has benchmarks.
+    Of the models, (name, family). The theorems were measured on this number of samples of each
+    split; None: they were not.
 
     Returns:
         Model -> table -> rows that were checked.

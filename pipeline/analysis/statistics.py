@@ -73,10 +73,7 @@ def wilson(successes: _Floats, trials: _Floats, quantile: float = Z) -> tuple[_F
     """Wilson's score interval for a rate; valid also at 0 and 1, where a normal one has no width.
 
     Of `trials` (C,), above 0, `successes` (C,) succeed; neither must be whole. The `quantile` is of
-    the normal distribution, or a larger one for few clusters.
-
-    Returns:
-        low, high: (C,) each, 0 to 1.
+    the normal distribution, or a larger one for few clusters. The ends, (C,) each, are 0 to 1.
     """
     rate, spread = successes / trials, quantile**2 / trials
     centre = (rate + spread / 2) / (1 + spread)

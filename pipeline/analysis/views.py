@@ -150,13 +150,9 @@ def over_seeds(
 ) -> pl.DataFrame:
     """The seeds of one recipe as one model, named after the recipe and the number of its seeds.
 
-    Estimates are pooled by `statistics.pooled`; p-values are the largest of the seeds'; all other
-    columns are those of the first seed.
-
-    Args:
-        rows: the summary, or other rows with model and recipe.
-        key: the columns that name a row, for one seed.
-        estimates: columns: an estimate and the ends of its interval.
+    Estimates, each with the ends of its interval, are pooled by `statistics.pooled`; p-values are
+    the largest of the seeds'; all other columns are those of the first seed. The rows have model
+    and recipe; for one seed the key names a row.
     """
     count = pl.col("model").n_unique().over("recipe")
     counted = rows.with_row_index("row").with_columns(seeds=count)

@@ -48,14 +48,10 @@ def read_browser(
     *,
     show_text: bool = False,
 ) -> tuple[list[Family], list[Sentence], list[str]]:
-    """Choose samples of each family and read how each model continued them.
+    """Choose samples of each family and read how each model, (name, family), continued them.
 
-    Args:
-        data: the study's folder, ``data/STUDY``.
-        models: (name, family) of each.
-        manifests: of the models' checkpoints; they say whose text is generated, and where a
-            tokenizer lies.
-        show_text: show the text of real data too.
+    From the study's folder, ``data/STUDY``. The manifests say whose text is generated, and where a
+    tokenizer lies. With `show_text` the text of real data is shown too.
 
     Returns:
         The families that have anything to show; the results that only single tokens show, as

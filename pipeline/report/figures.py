@@ -26,7 +26,7 @@ from pipeline.report.columns import MEANINGS
 from pipeline.report.numbers import unclaimed
 from pipeline.report.plots import attention_only
 from pipeline.report.plots import divergence as theorems
-from pipeline.report.plots.copies import doses
+from pipeline.report.plots.copies import counterfactual, doses
 from pipeline.report.plots.drops import drops
 from pipeline.report.plots.extraction import extractions
 from pipeline.report.plots.gaps import gaps
@@ -37,7 +37,6 @@ from pipeline.report.plots.plot import FIGURES_INDEX, Plot
 from pipeline.report.plots.quartiles import quartiles
 from pipeline.report.plots.scatter import scatters
 from pipeline.report.plots.training_time import trajectories
-from pipeline.report.plots.twins import counterfactual
 from pipeline.report.plots.uncertainty import spreads
 from pipeline.report.texts import are_given
 from pipeline.workflow import tables
@@ -107,11 +106,7 @@ def plots(
 ) -> list[Plot]:
     """All figures with data, in the order of the page; the seeds of a recipe are one line.
 
-    Args:
-        summary: as `aggregate.aggregate` gives it.
-        evidence: schema `evidence.EVIDENCE`, for what is kept of the baseline.
-        theory: as `read_theory` gives it; None: without its figures.
-        over_samples: as `spread.quantiles` gives it.
+    Those of the theory are left out without it. `over_samples` is as `spread.quantiles` gives it.
     """
     pooled = views.over_seeds(summary)
     shares = kept.kept(evidence)

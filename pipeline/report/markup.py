@@ -35,11 +35,8 @@ def template(
 ) -> Template:
     """A template of this folder that escapes every value, and fails if a variable is missing.
 
-    Args:
-        name: of the file.
-        numbers: records the numbers that the template shows.
-        given: whether sentences speak of samples, in place of memorized samples.
-        also: further scripts and style sheets of this folder.
+    `numbers` records the numbers that it shows. If `given`, sentences speak of samples, in place of
+    memorized samples. Scripts and style sheets of this folder may be added: `also`.
     """
     shown = numbers or Numbers()
     environment = Environment(

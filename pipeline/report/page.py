@@ -125,14 +125,9 @@ def read_results(
 ) -> Results:
     """Read everything that the page shows; what is damaged or absent is listed as missing.
 
-    Args:
-        study: its name.
-        models: (name, family) of each, in the order of the report.
-        data: the study's folder, ``data/STUDY``.
-        tasks: the folder of the benchmark tasks.
-        figures: the folder that `figures.write_figures` wrote.
-        show_text: show samples of real data as text, not as token ids.
-        thresholds: when a claim counts as supported.
+    Of the models, (name, family), in the order of the report; from the study's folder
+    ``data/STUDY``, the folder of the benchmark tasks, and that which `figures.write_figures` wrote.
+    With `show_text` samples of real data are shown as text, not as token ids.
 
     Raises:
         InputError: the summary, the evidence or the verdicts are missing, do not fit, or hold what

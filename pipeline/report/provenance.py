@@ -37,14 +37,10 @@ def collect(
     determined_by: Mapping[str, object],
     repository: Path | None = None,
 ) -> dict[str, Any]:
-    """The provenance of a report, as JSON values.
+    """The provenance of a report, as JSON values, from a study's folder ``data/STUDY``.
 
-    Args:
-        study: its name.
-        data: the study's folder, ``data/STUDY``.
-        manifests: of every model's checkpoint.
-        determined_by: params, versions, commands and other entries of the caller.
-        repository: the repository whose commit is recorded; that of this code by default.
+    `determined_by` has params, versions, commands and other entries of the caller. The commit is
+    that of the repository, by default that of this code.
 
     Returns:
         ``study``, ``git``, `determined_by`'s own entries, ``models`` (with commits and sha256),

@@ -174,11 +174,5 @@ EXPERIMENTS: Mapping[str, Schema] = {
 def experiment_table(
     schema: Schema, rows: Iterable[Mapping[str, object]], **same: object
 ) -> pl.DataFrame:
-    """The table of an experiment.
-
-    Args:
-        schema: of the table.
-        rows: values by column; a column that a row lacks is null.
-        same: values that are equal in all rows.
-    """
+    """The table of an experiment; a column that a row lacks is null, and `same` are in all rows."""
     return pl.DataFrame([{**same, **row} for row in rows], schema=dtypes(schema))
