@@ -134,7 +134,7 @@ def write_summary(
     for name, table in made.items():
         if name == "verdicts":
             provenance["thresholds"] = limits.model_dump()
-        tables.write(table, data / f"{name}.parquet", NUMBERS[name][0], provenance)
+        tables.write(table, data / f"{name}.parquet", NUMBERS[name], provenance)
     return summary, evidence
 
 
@@ -170,12 +170,8 @@ def aggregate(models: Iterable[ModelTables], seed: int = 0) -> pl.DataFrame:
     `statistics.paired_differences`. For a perplexity the difference is of the perplexities, and the
     test is of the documents' log-likelihoods, since perplexity is a monotone function of them.
 
-    Args:
-        models: in the order of the report, without holes; see `measured.grid_problems`.
-        seed: of the sign flips of the tests.
-
-    Returns:
-        A frame of schema `rows.SUMMARY`.
+    The models are in the order of the report, without holes (see `measured.grid_problems`); the
+    seed is that of the sign flips of the tests. The frame is of schema `rows.SUMMARY`.
     """
     return _joined(_of_model(model, seed) for model in models)
 

@@ -250,12 +250,8 @@ def reach(stderr: float, n: float, scale: float, level: float) -> float:
     for a rate at 0 or 1 by adding t²/2 successes and failures; here it applies to differences and
     averages of shares as well, with slightly wider intervals.
 
-    Args:
-        stderr: standard error of the mean.
-        n: effective number of samples.
-        scale: the most by which one sample can move n times the mean: 1 for a share; 0 if
-            unlimited, which omits the second term.
-        level: of the interval, such as 0.95.
+    `n` is the effective number of samples, `level` such as 0.95. `scale` is the most by which one
+    sample can move n times the mean: 1 for a share; 0 if unlimited, which omits the second term.
 
     Returns:
         Half the width; infinity with fewer than two samples or without a standard error.

@@ -113,13 +113,11 @@ def per_block(bounds: pl.DataFrame, theorem: int) -> pl.DataFrame:
 def over_seeds(
     rows: pl.DataFrame, *by: str, share: bool = False, log: bool = False
 ) -> pl.DataFrame:
-    """Means over seeds with t intervals, for each `by`.
+    """Means over seeds with t intervals, for each `by`, the columns that identify an estimate.
 
-    Args:
-        rows: of one quantity: `by`, seed, value, bound (which is averaged).
-        *by: the columns that identify an estimate.
-        share: the value is a share, so its interval is limited to 0 and 1.
-        log: compute mean and interval on the logarithms, for numbers that differ by factors.
+    The rows have `by`, seed, value, and bound, which is averaged. The interval of a `share` is
+    limited to 0 and 1. With `log`, for numbers that differ by factors, mean and interval are
+    computed on the logarithms.
 
     Returns:
         `by`, value, low, high (null for one seed), bound, seeds.
