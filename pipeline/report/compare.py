@@ -81,9 +81,8 @@ def read_sides(before: str, after: str) -> tuple[Side, Side]:
 def read_side(name: str) -> Side:
     """The summary of a study, and what determined it.
 
-    Args:
-        name: ``STUDY``, whose summary lies in data/STUDY/; or ``STUDY@REVISION``: as its dvc.lock
-            was at that commit, branch or tag, read from DVC's cache or remote.
+    Its name is ``STUDY``, whose summary lies in data/STUDY/; or ``STUDY@REVISION``: as its dvc.lock
+    was at that commit, branch or tag, read from DVC's cache or remote.
 
     Raises:
         InputError: that is no name of a study, there is no such summary, or it does not fit its

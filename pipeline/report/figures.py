@@ -60,14 +60,12 @@ def own(summary: pl.DataFrame) -> Iterable[Plot]:
 
 
 def write_figures(data: Path, folder: Path, *, steps: Sequence[tuple[str, str, int]] = ()) -> None:
-    """Draw every figure of a study.
+    """Draw every figure of a study, from its folder ``data/STUDY``.
 
-    Args:
-        data: the study's folder, ``data/STUDY``: the summary, the evidence, the samples, and the
-            tables of the theory and of localization, whose figures are drawn where the tables are.
-        folder: becomes a folder with each figure as SVG, PNG and PDF, its data as CSV, and
-            ``figures.json`` and ``columns.csv``. A folder of that name is replaced.
-        steps: model, run and step of each model that is a checkpoint of a training run.
+    Those of the theory and of localization are drawn where there are tables of these; `steps` are
+    model, run and step of each model that is a checkpoint of a training run. `folder` becomes a
+    folder with each figure as SVG, PNG and PDF, its data as CSV, and ``figures.json`` and
+    ``columns.csv``. A folder of that name is replaced.
 
     Raises:
         InputError: the summary, or a table of samples, is missing or does not fit its schema.

@@ -52,12 +52,6 @@ from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, bad_input
 from pipeline.workflow.files import atomic, write_text
 
-BLIND_SCORES = "baselines.json"
-PROVENANCE = "provenance.json"
-BIBTEX = "figures.bib"
-NUMBERS_FILE = "numbers.json"
-THEORY, NUMBERS, MADE = "theory.html", "numbers.html", "provenance.html"
-
 
 @dataclass(frozen=True)
 class Results:
@@ -166,7 +160,7 @@ def read_results(
     theory = read_theory(data, models)
     lost, scored = "The scorers' results cannot be shown", (data / "localization.parquet").exists()
     graded = attempt(lost, None, read_localized, data) if scored else None
-    blind = tasks / BLIND_SCORES
+    blind = tasks / "baselines.json"
     return Results(
         study,
         summary,
@@ -215,20 +209,20 @@ def write_page(
     tables_read = results.summary, results.evidence, results.judged
     for name, html in (  # in the order in which numbers.json lists them
         ("index.html", render(results, numbers)),
-        (THEORY, render_theory(study, results.theory, of_theory, numbers)),
-        (NUMBERS, render_numbers(study, *tables_read, figures, numbers)),
-        (MADE, render_provenance(study, made, results.manifests)),
+        ("theory.html", render_theory(study, results.theory, of_theory, numbers)),
+        ("numbers.html", render_numbers(study, *tables_read, figures, numbers)),
+        ("provenance.html", render_provenance(study, made, results.manifests)),
     ):
         write_text(reports / name, html)
-    numbers.write(reports / NUMBERS_FILE)
+    numbers.write(reports / "numbers.json")
     # all in ASCII: a name may hold characters that a file cannot
-    write_text(reports / PROVENANCE, json.dumps(made, indent=2, default=str) + "\n")
+    write_text(reports / "provenance.json", json.dumps(made, indent=2, default=str) + "\n")
     with atomic(reports / "tables", directory=True) as temporary:
         blocks = pl.col("blocks").cast(pl.List(pl.String)).list.join(" ")  # CSV has no lists
         results.summary.with_columns(blocks).write_csv(temporary / "summary.csv")
         results.evidence.write_csv(temporary / "evidence.csv")
         results.verdicts.write_csv(temporary / "verdicts.csv")
-        write_text(temporary / BIBTEX, bibtex(study, figures, made["git"]))
+        write_text(temporary / "figures.bib", bibtex(study, figures, made["git"]))
         if results.texts:
             named = [t.frame.with_columns(model=pl.lit(t.model)) for t in results.texts]
             pl.concat(named, how="diagonal").write_csv(temporary / "texts.csv")
