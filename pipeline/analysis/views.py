@@ -103,11 +103,9 @@ def tasks(rows: pl.DataFrame) -> list[str]:
 def block_range(n_blocks: int, name: str) -> range:
     """The blocks of a range, 0-based; the paper warns against block 0, so but one range has it.
 
-    Args:
-        n_blocks: L.
-        name: ``all``; ``early``, the first quarter, or block 1 where that holds none but block 0;
-            ``from block 0``, these and block 0; ``middle``, the second and third quarter; ``late``,
-            the last (section 4.2.1 of the paper); ``second half``.
+    It is ``all``; ``early``, the first quarter, or block 1 where that holds none but block 0;
+    ``from block 0``, these and block 0; ``middle``, the second and third quarter; ``late``, the
+    last (section 4.2.1 of the paper); ``second half``.
     """
     quarter = max(1, n_blocks // 4)
     last = max(1, 3 * n_blocks // 4)

@@ -182,18 +182,11 @@ def lines(
 ) -> None:
     """Lines with their intervals as bands.
 
-    Rows without an `x` are of the unmodified model: a dashed line in the colour of its curve. The
-    column ``chance``, where there is one, is dotted.
-
-    Args:
-        axes: where to draw.
-        rows: the columns `line`, `x`, `y`, low and high.
-        line: column; a line for each value, which is its label.
-        x: column of the horizontal axis.
-        y: column that is drawn.
-        looks: line -> index of its colour, marker and dash, in the order drawn; or the lines in the
-            order of these; empty: as they come.
-        hollow: selects the points that are drawn hollow.
+    The columns `line` (a line for each value, which is its label), `x`, `y`, low and high of the
+    rows are drawn. Rows without an `x` are of the unmodified model: a dashed line in the colour of
+    its curve. The column ``chance``, where there is one, is dotted. `looks` are the index of the
+    colour, marker and dash of each line, in the order drawn, or the lines in the order of these;
+    empty: as they come. `hollow` selects the points that are drawn hollow.
     """
     names = looks or rows[line].unique(maintain_order=True).to_list()
     ordered = names if isinstance(names, Mapping) else {name: i for i, name in enumerate(names)}
@@ -231,9 +224,11 @@ def cells(
     axes.grid(visible=False)
 
 
-def readable(shade: NDArray[np.float64]) -> str:
-    """Black or white, for a number on a cell of this colour."""
-    return "#000000" if shade[:3] @ (0.299, 0.587, 0.114) > BRIGHT else "#ffffff"
+def percent_on(axes: Axes, cell: Mapping[str, Any], value: float, shade: Any, **look: Any) -> None:
+    """Write a share, in percent, on a cell at x and y, in black or white as its colour demands."""
+    bright = shade[:3] @ (0.299, 0.587, 0.114) > BRIGHT
+    look = {"color": "#000000" if bright else "#ffffff", "ha": "center", "va": "center"} | look
+    axes.text(cell["x"], cell["y"], f"{100 * value:.0f}", **look)
 
 
 def tell(artists: Sequence[Artist], rows: pl.DataFrame) -> None:

@@ -66,11 +66,9 @@ def fit(described: Described, tokens: Tensor, sample_ids: Sequence[int]) -> list
     Blocks are the outer loop: the states of all fitted tokens are kept, about as many numbers as a
     block has weights, but the Gram matrices of one block only.
 
-    Args:
-        described: of a model; its states are in `described.dtype`.
-        tokens: (N, T) int64; evenly spread rows of them are used, up to `MOST_TOKENS` x D tokens,
-            and a quarter as many more are held out.
-        sample_ids: N of them, for an error.
+    The states are in `described.dtype`. Of the tokens (N, T) int64, evenly spread rows are used, up
+    to `MOST_TOKENS` x D tokens, and a quarter as many more are held out. The N sample ids are for
+    an error.
 
     Returns:
         For each of the L blocks.

@@ -117,9 +117,8 @@ def _surface(axes: Axes, rows: pl.DataFrame) -> None:
     style.cells(axes, placed, "x", "y", shades)
     room = len(blocks) < WIDEST
     for cell, shade in zip(placed.rows(named=True), shades, strict=True) if room else ():
-        colour = "#9a9a9a" if cell["low"] <= 0 <= cell["high"] else style.readable(shade)
-        look: Any = {"ha": "center", "va": "center", "fontsize": 8, "color": colour}
-        axes.text(cell["x"], cell["y"], f"{100 * cell['value']:.0f}", **look)
+        unclear = {"color": "#9a9a9a"} if cell["low"] <= 0 <= cell["high"] else {}
+        style.percent_on(axes, cell, cell["value"], shade, fontsize=8, **unclear)
     step = max(1, -(-len(blocks) // 16))
     axes.set_xticks([-1.5, *blocks[::step]], ["none", *map(str, blocks[::step])])
     axes.set_yticks(range(len(copies)), [str(n) for n in copies])
