@@ -56,19 +56,14 @@ def write_summary(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Read the tables of a study, and write the summary, the evidence and the verdicts.
 
-    Args:
-        study: its name, for the summary's metadata.
-        models: (name, family) of each, in the order of the report.
-        data: the study's folder, ``data/STUDY``.
-        seed: of the sign flips of the tests.
-        stale: after a stage failed: each stage that has not run on the current study -> the files
-            it writes, which may remain from an earlier run. They are left out, with the models
-            whose samples, checkpoint or memorization they are, and the page lists them. None: all
-            files must be present.
-        benchmarked: False: the study has no benchmarks.
-        limits: the thresholds of the verdicts.
-        twins: model -> its twin, for those that have one. A twin is what its model is compared
-            with, and no model of the summary itself.
+    They are in its folder, ``data/STUDY``, for the models, (name, family), in the order of the
+    report. `twins` has the twin of each model that has one: what it is compared with, and no model
+    of the summary itself. The seed is of the sign flips of the tests, the limits of the verdicts.
+
+    After a stage failed, `stale` has each stage that has not run on the current study -> the files
+    it writes, which may remain from an earlier run. They are left out, with the models whose
+    samples, checkpoint or memorization they are, and the page lists them. None: all files must be
+    present, but for those of benchmarks where the study is not `benchmarked`.
 
     Returns:
         The summary and the evidence.

@@ -48,11 +48,6 @@ def accuracies(summary: pl.DataFrame) -> pl.DataFrame:
     return benchmarks(summary).filter("higher_is_better")
 
 
-def losses(summary: pl.DataFrame) -> pl.DataFrame:
-    """The benchmark rows whose metric is better when lower, such as word_perplexity."""
-    return benchmarks(summary).filter(~pl.col("higher_is_better"))
-
-
 def baseline(rows: pl.DataFrame) -> pl.DataFrame:
     """The rows of the unmodified models."""
     return rows.filter(intervention=BASELINE.name)
