@@ -1,7 +1,6 @@
 """One summary of a study: every estimate with its 95% interval, one row each.
 
-Reads the tables of samples, memorization and benchmarks; writes ``summary.parquet``, and
-``evidence.parquet`` for the verdicts (see `evidence`).
+Reads the tables of samples, memorization and benchmarks; writes those of `results.NUMBERS`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,10 +13,18 @@ import polars as pl
 
 from pipeline.analysis.displacement import estimates as tokenwise
 from pipeline.analysis.documents import Documents, by_document
-from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE, evidence_of, gathered
+from pipeline.analysis.evidence import evidence_of, gathered
 from pipeline.analysis.measured import ModelTables, grid_problems, read_tables
 from pipeline.analysis.memorized import of_memorization
-from pipeline.analysis.rows import BY_CATEGORY, SUMMARY, difference_columns, finish
+from pipeline.analysis.results import NUMBERS
+from pipeline.analysis.rows import (
+    BY_CATEGORY,
+    SUMMARY,
+    Measure,
+    difference_columns,
+    finish,
+    rows_of,
+)
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.statistics import (
     DRAWS,
@@ -30,7 +37,7 @@ from pipeline.analysis.statistics import (
     same,
     scale_of_categories,
 )
-from pipeline.analysis.verdicts import VERDICTS, VERDICTS_FILE, verdicts
+from pipeline.analysis.verdicts import verdicts
 from pipeline.interventions.interventions import BASELINE, EACH
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem, bad_input
@@ -40,33 +47,26 @@ def write_summary(
     study: str,
     models: Sequence[tuple[str, str]],
     data: Path,
-    path: Path,
     seed: int = 0,
     stale: Mapping[str, Collection[Path]] | None = None,
     *,
     benchmarked: bool = True,
     limits: Thresholds | None = None,
     twins: Mapping[str, str] | None = None,
-) -> pl.DataFrame:
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Read the tables of a study, and write the summary, the evidence and the verdicts.
 
-    Args:
-        study: its name, for the summary's metadata.
-        models: (name, family) of each, in the order of the report.
-        data: the study's folder, ``data/STUDY``.
-        path: where the summary goes; `EVIDENCE_FILE` and `VERDICTS_FILE` go into the same folder.
-        seed: of the sign flips of the tests.
-        stale: after a stage failed: each stage that has not run on the current study -> the files
-            it writes, which may remain from an earlier run. They are left out, with the models
-            whose samples, checkpoint or memorization they are, and the page lists them. None: all
-            files must be present.
-        benchmarked: False: the study has no benchmarks.
-        limits: the thresholds of the verdicts.
-        twins: model -> its twin, for those that have one. A twin is what its model is compared
-            with, and no model of the summary itself.
+    They are in its folder, ``data/STUDY``, for the models, (name, family), in the order of the
+    report. `twins` has the twin of each model that has one: what it is compared with, and no model
+    of the summary itself. The seed is of the sign flips of the tests, the limits of the verdicts.
+
+    After a stage failed, `stale` has each stage that has not run on the current study -> the files
+    it writes, which may remain from an earlier run. They are left out, with the models whose
+    samples, checkpoint or memorization they are, and the page lists them. None: all files must be
+    present, but for those of benchmarks where the study is not `benchmarked`.
 
     Returns:
-        The summary.
+        The summary and the evidence.
 
     Raises:
         InputError: a table is missing (with `stale`: those of every model), does not fit its
@@ -114,7 +114,7 @@ def write_summary(
             parts.append(evidence_of(model))
     if problems:
         raise InputError(*problems)
-    provenance = {
+    provenance: dict[str, object] = {
         "study": study,
         "versions": _versions(
             [tables.provenance(data / file).get("versions", {}) for file in used]
@@ -125,12 +125,12 @@ def write_summary(
         **({"stale": sorted(stale)} if stale else {}),
     }
     summary, evidence = _joined(rows), gathered(parts)
-    tables.write(summary, path, SUMMARY, provenance)
-    tables.write(evidence, path.with_name(EVIDENCE_FILE), EVIDENCE, provenance)
-    provenance["thresholds"] = limits.model_dump()
-    judged = verdicts(evidence, limits)
-    tables.write(judged, path.with_name(VERDICTS_FILE), VERDICTS, provenance)
-    return summary
+    made = {"summary": summary, "evidence": evidence, "verdicts": verdicts(evidence, limits)}
+    for name, table in made.items():
+        if name == "verdicts":
+            provenance["thresholds"] = limits.model_dump()
+        tables.write(table, data / f"{name}.parquet", NUMBERS[name], provenance)
+    return summary, evidence
 
 
 def _versions(of_tables: Sequence[Any]) -> dict[str, str]:
@@ -165,12 +165,8 @@ def aggregate(models: Iterable[ModelTables], seed: int = 0) -> pl.DataFrame:
     `statistics.paired_differences`. For a perplexity the difference is of the perplexities, and the
     test is of the documents' log-likelihoods, since perplexity is a monotone function of them.
 
-    Args:
-        models: in the order of the report, without holes; see `measured.grid_problems`.
-        seed: of the sign flips of the tests.
-
-    Returns:
-        A frame of schema `rows.SUMMARY`.
+    The models are in the order of the report, without holes (see `measured.grid_problems`); the
+    seed is that of the sign flips of the tests. The frame is of schema `rows.SUMMARY`.
     """
     return _joined(_of_model(model, seed) for model in models)
 
@@ -209,13 +205,10 @@ def _benchmarks(model: ModelTables, seed: int) -> Iterator[pl.DataFrame]:
     of_category = model.documents.filter(intervention=BASELINE.name, metric="acc")
     of_category = of_category.drop_nulls("category").sort("task", "category")
     for (task, category), of in of_category.group_by("task", "category", maintain_order=True):
-        rate = clustered_rates(of["value"].to_numpy()[:, None] == 1, np.arange(of.height))
-        yield pl.DataFrame(
-            {
-                **{"task": task, "category": category, **vars(rate), "n": of.height},
-                **{"intervention": BASELINE.name, "metric": BY_CATEGORY, "higher_is_better": True},
-            }
-        )
+        labels = {"category": category, "higher_is_better": True}
+        right, alone = of["value"].to_numpy()[:, None] == 1, np.arange(of.height)
+        measure = Measure(BY_CATEGORY, right, alone, str(task), labels=labels)
+        yield rows_of([BASELINE.name], measure, clustered_rates(right, alone))
 
 
 def _benchmark(

@@ -50,14 +50,11 @@ def scaled(factor: float, terms: Terms) -> Terms:
 def combined(
     parts: Sequence[tuple[float, Estimate]], offset: float = 0.0, *, related: bool = False
 ) -> Estimate:
-    """The sum of multiples of some estimates; of one alone, the estimate itself.
+    """The sum of factors times estimates, and an offset; of one alone, the estimate itself.
 
-    Args:
-        parts: factor and estimate.
-        offset: added to the sum.
-        related: whether the errors may be correlated, as for the same samples: the distances to
-            the ends of the intervals are added, which is never too narrow. Otherwise the estimates
-            are from unrelated samples or documents, and the squares of the distances are added.
+    Where the errors may be correlated, as for the same samples, they are `related`: the distances
+    to the ends of the intervals are added, which is never too narrow. Otherwise the estimates are
+    from unrelated samples or documents, and the squares of the distances are added.
     """
     if len(parts) == 1 and (parts[0][0], offset) == (1, 0):
         return parts[0][1]  # rounding would move its ends
@@ -74,8 +71,7 @@ class Measured:
     """The evidence of one model, or of several seeds of one recipe together.
 
     Args:
-        rows: of the evidence, of one recipe.
-        edit: the rows of this edit are taken.
+        rows: of the evidence, of one recipe and edit.
         metric: ``acc`` or ``acc_norm``; benchmarks without it use ``acc``.
         late, early: the ranges of blocks that count as such, see `views.block_range`.
     """
@@ -83,16 +79,15 @@ class Measured:
     def __init__(
         self,
         rows: pl.DataFrame,
-        edit: str = IDENTITY,
         metric: str = "acc",
         late: str = "late",
         early: str = "early",
     ) -> None:
-        rows = rows.filter(edit=edit)
         self.name: str = rows["recipe"][0]
         self.family: str = rows["family"][0]
         self.parameters: int | None = rows["parameters"][0]
         self.seeds = rows["model"].unique(maintain_order=True).to_list()
+        self.shown = views.seeds_name(self.name, len(self.seeds))
         key = ("model", *Row._fields)
         self._rows = {row[:6]: row[6:] for row in rows.select(*key, *NUMBERS).iter_rows()}
         blocks = rows.filter(kind="block").select("block", "over").unique().sort("block")
@@ -144,12 +139,9 @@ class Measured:
         return Estimate(*pooled(*zip(*seeds, strict=True)))
 
     def memory(self, over: str, metric: str = "exact_match", k: int | None = None) -> Terms:
-        """The share kept of exact match, or of another metric of memorized samples.
+        """The share kept of exact match, or another metric, of memorized samples.
 
-        Args:
-            over: the interventions.
-            metric: of the evidence.
-            k: exact match of the first k tokens; None: of the whole suffix.
+        With k it is that of the first k tokens.
         """
         return [(1, Row(views.MEMORIZATION, metric if k is None else AT_K, "kept", over, k))]
 
@@ -197,4 +189,4 @@ def measured_models(evidence: pl.DataFrame, edit: str = IDENTITY, *choices: str)
     `choices` are the metric of the benchmarks, and the late and the early blocks, of `Measured`.
     """
     parts = evidence.filter(edit=edit).group_by("recipe", maintain_order=True)
-    return [Measured(rows, edit, *choices) for _, rows in parts]
+    return [Measured(rows, *choices) for _, rows in parts]

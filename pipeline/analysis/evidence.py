@@ -47,9 +47,6 @@ from pipeline.interventions.interventions import EACH, QUARTILE, RANDOM
 from pipeline.workflow import tables
 from pipeline.workflow.tables import Schema, float64, string, uint16, uint32, uint64
 
-EVIDENCE_FILE = "evidence.parquet"
-"""The name of the table, beside the summary."""
-
 EVIDENCE: Schema = {
     "model": string("name"),
     "recipe": string("the first model that differs from it at most in its seed"),
@@ -91,11 +88,7 @@ _Floats = NDArray[np.float64]
 
 
 def evidence(models: Iterable[ModelTables]) -> pl.DataFrame:
-    """The evidence of a study.
-
-    Returns:
-        A frame of schema `EVIDENCE`.
-    """
+    """The evidence of a study, schema `EVIDENCE`."""
     return gathered(evidence_of(model) for model in models)
 
 
@@ -141,11 +134,7 @@ class _Sets:
 
 
 def evidence_of(model: ModelTables) -> pl.DataFrame:
-    """The evidence of one model.
-
-    Returns:
-        A frame of schema `EVIDENCE`; `recipe` is the model's key, or its name.
-    """
+    """The evidence of one model, schema `EVIDENCE`; `recipe` is the model's key, or its name."""
     sets, parts = _Sets(model), [tables.empty(EVIDENCE)]
     if sets.rows.height:
         for measure in (*_memory(model), *_abilities(model)):
@@ -335,16 +324,10 @@ def _frame(
     sizes: _Floats | None = None,
     **limits: _Floats | float,
 ) -> pl.DataFrame:
-    """The rows of one quantity.
+    """The rows of one quantity of `EVIDENCE` over C sets, rows of `_Sets`.
 
-    Args:
-        measure: of N samples or documents.
-        quantity: as in `EVIDENCE`.
-        sets: the C sets of interventions, rows of `_Sets`.
-        value: (C,) the estimates.
-        stderr: (C,) their errors.
-        sizes: (N,) of the documents, where they count by these.
-        limits: ``scale``, ``least`` and ``most`` of `EVIDENCE`, where there are any.
+    `value` (C,) are the estimates, `stderr` (C,) their errors; `sizes` (N,) those of the documents,
+    where they count by these; `limits` have ``scale``, ``least`` and ``most``, where there are any.
     """
     told = {"task": measure.task, "metric": measure.metric, "k": None, **measure.labels}
     counts = {"n": len(measure.values), "n_effective": effective_number(measure.groups, sizes)}

@@ -29,9 +29,7 @@ _COLUMNS = pl.Schema(
 def gaps(evidence: pl.DataFrame, summary: pl.DataFrame) -> pl.DataFrame:
     """The differences of each model under each edit of one late block; seeds are pooled.
 
-    Args:
-        evidence: schema `evidence.EVIDENCE`.
-        summary: seeds pooled, for tokens of equal probability.
+    The summary, with seeds pooled, is for tokens of equal probability.
 
     Returns:
         model, family, edit, measure (`EXACT`, of the first ``k`` tokens or, with a null k, of all;
@@ -42,10 +40,7 @@ def gaps(evidence: pl.DataFrame, summary: pl.DataFrame) -> pl.DataFrame:
     lengths = evidence.filter(metric=AT_K)["k"].unique().sort()
     measures = [(EXACT, k) for k in [*lengths, None]] + [(LOG_PROB, None)]
     rows = [
-        (
-            *(views.seeds_name(model.name, len(model.seeds)), model.family, edit, measure, k),
-            *model.estimate(terms, LEVEL),
-        )
+        (model.shown, model.family, edit, measure, k, *model.estimate(terms, LEVEL))
         for edit in evidence["edit"].unique(maintain_order=True)
         for model in measured_models(evidence, edit=edit)
         for measure, k in measures

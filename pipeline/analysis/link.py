@@ -30,8 +30,6 @@ LOSSES = {
 }
 """Loss -> its label."""
 
-SIGNIFICANT = 0.05
-
 
 class Correlation(NamedTuple):
     """A rank correlation, -1 to 1, with its 95% interval and p-value.
@@ -52,11 +50,8 @@ def losses(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
     """The losses of each model when one block is bypassed.
 
     ``exact_match`` and ``benchmarks`` (the mean over them) as shares of the baseline, or of its
-    lead over chance; ``suffix_log_prob`` in nats per suffix, of memorized samples.
-
-    Args:
-        summary: as `aggregate.aggregate` gives it.
-        shares: as `kept.kept` gives them, not pooled.
+    lead over chance; ``suffix_log_prob`` in nats per suffix, of memorized samples. The shares are
+    those of `kept.kept`, not pooled.
 
     Returns:
         model, family, block, measure (of `LOSSES`), lost, lost_low, lost_high.
@@ -120,7 +115,7 @@ def correlations(paired: pl.DataFrame) -> pl.DataFrame:
 def along(ranks: pl.DataFrame, value: str = "value", sign: int = 1) -> pl.DataFrame:
     """The correlations that are significantly above 0, or below it with a `sign` of -1."""
     p_value = "p_value" if value == "value" else f"{value}_p_value"
-    return ranks.filter(sign * pl.col(value) > 0, pl.col(p_value) <= SIGNIFICANT)
+    return ranks.filter(sign * pl.col(value) > 0, pl.col(p_value) <= 1 - LEVEL)
 
 
 def rank_correlation(
@@ -133,12 +128,7 @@ def rank_correlation(
     too often where both follow a given variable closely, since ranks follow along a curve: for
     unrelated normal variables that correlate with it by 0.9, one test in 13 is below 0.05.
 
-    Args:
-        one: (N,) finite.
-        other: (N,) finite, in the same order.
-        seed: of the permutations.
-        draws: number of permutations.
-        given: K variables (N,), at equal values of which the two are compared.
+    All are (N,), finite and in one order; there are K given ones and as many permutations as draws.
 
     Returns:
         The correlation; NaN with fewer than 3 + K pairs.

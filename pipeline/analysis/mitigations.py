@@ -356,5 +356,4 @@ def _mean(part: pl.DataFrame, than: str | None = None, *, shares: bool = True) -
         found = paired_differences(values, before, groups, 0, draws=1, scale=scale)
     else:
         found = clustered_rates(values > 0, groups) if shares else clustered_means(values, groups)
-    ends = (float(end[0]) for end in (found.value, found.low, found.high))
-    return dict(zip(INTERVAL, (*ends, len(part)), strict=True))
+    return dict(zip(INTERVAL, (*found.first, len(part)), strict=True))

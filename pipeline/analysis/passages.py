@@ -58,8 +58,7 @@ def extractable(rows: pl.DataFrame) -> tuple[float, float, float]:
     """
     stretch = pl.col("start") // (pl.col("prefix_length") + pl.col("suffix_length"))
     groups = rows.select(pl.struct("document", stretch).rank("dense")).to_series().to_numpy()
-    rate = clustered_rates(rows.select(KNOWN).to_numpy(), groups.astype(np.int64))
-    return float(rate.value[0]), float(rate.low[0]), float(rate.high[0])
+    return clustered_rates(rows.select(KNOWN).to_numpy(), groups.astype(np.int64)).first
 
 
 def difference(rows: pl.DataFrame) -> dict[str, float]:

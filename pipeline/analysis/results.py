@@ -12,8 +12,10 @@ from pathlib import Path
 import polars as pl
 
 from pipeline.analysis.displacement import DISPLACEMENT
+from pipeline.analysis.evidence import EVIDENCE
 from pipeline.analysis.measured import ModelTables, grid_problems, read_tables
-from pipeline.analysis.verdicts import VALUES
+from pipeline.analysis.rows import SUMMARY
+from pipeline.analysis.verdicts import VALUES, VERDICTS
 from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.chosen import chosen
 from pipeline.measure.metrics import MEMORIZATION, METRICS
@@ -44,93 +46,94 @@ _VALUE, _EXACT, _RIGHT = map(pl.col, ("value", "exact_match", "correct_length"))
 _CONTINUATION, _SUFFIX = pl.col("continuation"), pl.col("suffix")
 _UNKNOWN, _LENGTH = _CONTINUATION.is_null(), _SUFFIX.list.len()
 
-MEMORIZATION_RULES: Mapping[str, pl.Expr] = {
-    **{f"{each.name} is possible": each.possible() for each in METRICS},
-    "min_margin is finite and not negative": _least("min_margin"),
-    "the continuation is known where it was decoded, or is the suffix": ~_UNKNOWN
-    | ~(pl.col("decoded") | _EXACT),
-    "the continuation is as long as the suffix": _UNKNOWN | (_CONTINUATION.list.len() == _LENGTH),
-    "exact_match says that continuation and suffix are equal": _UNKNOWN
-    | ((_CONTINUATION == _SUFFIX) == _EXACT),
-    "exact_match says that correct_length is the whole suffix": (_RIGHT == _LENGTH) == _EXACT,
-    **{
-        f"{each.name} is known where the continuation is": pl.col(each.name).is_null() == _UNKNOWN
-        for each in METRICS
-        if each.needs == "greedy continuation"
-    },
-    "exact_match says that token_accuracy is 1": _UNKNOWN
-    | ((pl.col("token_accuracy") == 1) == _EXACT),
-    "suffix_log_prob_top_40 is no less than suffix_log_prob, or no suffix comes out": (
-        pl.col("suffix_log_prob_top_40") + GRAIN * _LENGTH >= pl.col("suffix_log_prob")
-    )
-    | (pl.col("worst_rank") > 40),
-    "token_accuracy counts the correct_length": _UNKNOWN
-    | (pl.col("token_accuracy") + GRAIN >= _RIGHT / _LENGTH),
-}
-"""Rule -> true where a row satisfies it; ``suffix`` is the sample's."""
-
-TOKEN_RULES: Mapping[str, pl.Expr] = {
-    "log_prob is finite and not positive": pl.col("log_prob").is_between(-3e38, GRAIN),
-    "entropy and margin are finite and not negative": _least("entropy", -GRAIN) & _least("margin"),
-    "the likeliest token is of rank 1": (pl.col("greedy") != pl.col("token"))
-    | (pl.col("rank") == 1),
-}
-
-DISPLACEMENT_RULES: Mapping[str, pl.Expr] = {
-    "displacement is finite and not negative": _least("first") & _least("others").fill_null(True),
-    "the baseline is where it is": pl.col("block").is_not_null()
-    | ((pl.col("first") == 0) & (pl.col("others").fill_null(0) == 0)),
-}
-
-ATTENTION_RULES: Mapping[str, pl.Expr] = {
-    f"{name} is one minus a cosine": pl.col(name).is_between(-GRAIN, 2 + GRAIN).fill_null(True)
-    for name in ("first", "others")
-}
-
 _FINITE = {"the value is finite": _VALUE.is_finite()}
-_ERROR = {
-    "the standard error is finite and not negative": _least("stderr").fill_null(True),
-}
+_ERROR = {"the standard error is finite and not negative": _least("stderr").fill_null(True)}
 _CHANGES = {"changes are finite and not negative": _least("change")}
 
-BENCHMARK_RULES: Mapping[str, pl.Expr] = {
-    **_FINITE,
-    "an accuracy is a share": _VALUE.is_between(0, 1) | ~pl.col("metric").str.starts_with("acc"),
-    "a perplexity is 1 or more": (_VALUE >= 1) | ~pl.col("metric").str.ends_with("perplexity"),
-    **_ERROR,
-    "there are documents": pl.col("n") > 0,
+RULES: Mapping[str, Mapping[str, pl.Expr]] = {
+    "memorization": {
+        **{f"{each.name} is possible": each.possible() for each in METRICS},
+        "min_margin is finite and not negative": _least("min_margin"),
+        "the continuation is known where it was decoded, or is the suffix": ~_UNKNOWN
+        | ~(pl.col("decoded") | _EXACT),
+        "the continuation is as long as the suffix": _UNKNOWN
+        | (_CONTINUATION.list.len() == _LENGTH),
+        "exact_match says that continuation and suffix are equal": _UNKNOWN
+        | ((_CONTINUATION == _SUFFIX) == _EXACT),
+        "exact_match says that correct_length is the whole suffix": (_RIGHT == _LENGTH) == _EXACT,
+        **{
+            f"{each.name} is known where the continuation is": pl.col(each.name).is_null()
+            == _UNKNOWN
+            for each in METRICS
+            if each.needs == "greedy continuation"
+        },
+        "exact_match says that token_accuracy is 1": _UNKNOWN
+        | ((pl.col("token_accuracy") == 1) == _EXACT),
+        "suffix_log_prob_top_40 is no less than suffix_log_prob, or no suffix comes out": (
+            pl.col("suffix_log_prob_top_40") + GRAIN * _LENGTH >= pl.col("suffix_log_prob")
+        )
+        | (pl.col("worst_rank") > 40),
+        "token_accuracy counts the correct_length": _UNKNOWN
+        | (pl.col("token_accuracy") + GRAIN >= _RIGHT / _LENGTH),
+    },
+    "tokens": {
+        "log_prob is finite and not positive": pl.col("log_prob").is_between(-3e38, GRAIN),
+        "entropy and margin are finite and not negative": _least("entropy", -GRAIN)
+        & _least("margin"),
+        "the likeliest token is of rank 1": (pl.col("greedy") != pl.col("token"))
+        | (pl.col("rank") == 1),
+    },
+    "displacement": {
+        "displacement is finite and not negative": _least("first")
+        & _least("others").fill_null(True),
+        "the baseline is where it is": pl.col("block").is_not_null()
+        | ((pl.col("first") == 0) & (pl.col("others").fill_null(0) == 0)),
+    },
+    "attention": {
+        f"{name} is one minus a cosine": pl.col(name).is_between(-GRAIN, 2 + GRAIN).fill_null(True)
+        for name in ("first", "others")
+    },
+    "benchmarks": {
+        **_FINITE,
+        "an accuracy is a share": _VALUE.is_between(0, 1)
+        | ~pl.col("metric").str.starts_with("acc"),
+        "a perplexity is 1 or more": (_VALUE >= 1) | ~pl.col("metric").str.ends_with("perplexity"),
+        **_ERROR,
+        "there are documents": pl.col("n") > 0,
+    },
+    "documents": _FINITE,
+    "divergence": {
+        **_CHANGES,
+        "divergences are finite and not negative": _least("kl", -GRAIN).fill_null(True),
+    },
+    "bounds": {
+        **_CHANGES,
+        "no corrected bound is exceeded": ~pl.col("violated"),
+        "no corrected bound is exceeded one block on": ~pl.col("next_violated").fill_null(False),
+    },
+    "blocks": {},
+    "summary": {
+        "the value is a number": _VALUE.is_not_nan(),
+        "the interval holds the value": _between("value", "low", "high"),
+        "the interval holds the difference": _between(
+            "difference", "difference_low", "difference_high"
+        ),
+        "a p-value is a share": pl.col("p_value").is_between(0, 1).fill_null(True),
+    },
+    "evidence": {
+        **_FINITE,
+        **_ERROR,
+        "the limits are in order": _between("most", "least", "most"),
+    },
+    "verdicts": {
+        "the interval holds the estimate": _between("estimate", "low", "high"),
+        "the verdict is one of three": pl.col("verdict").is_in(VALUES).fill_null(True),
+    },
 }
+"""Table -> rule -> true where a row satisfies it; ``suffix`` is the sample's."""
 
-BOUND_RULES: Mapping[str, pl.Expr] = {
-    **_CHANGES,
-    "no corrected bound is exceeded": ~pl.col("violated"),
-    "no corrected bound is exceeded one block on": ~pl.col("next_violated").fill_null(False),
-}
-
-TRIANGLE_RULES: Mapping[str, pl.Expr] = {
-    **_CHANGES,
-    "divergences are finite and not negative": _least("kl", -GRAIN).fill_null(True),
-}
-
-SUMMARY_RULES: Mapping[str, pl.Expr] = {
-    "the value is a number": _VALUE.is_not_nan(),
-    "the interval holds the value": _between("value", "low", "high"),
-    "the interval holds the difference": _between(
-        "difference", "difference_low", "difference_high"
-    ),
-    "a p-value is a share": pl.col("p_value").is_between(0, 1).fill_null(True),
-}
-
-EVIDENCE_RULES: Mapping[str, pl.Expr] = {
-    **_FINITE,
-    **_ERROR,
-    "the limits are in order": _between("most", "least", "most"),
-}
-
-VERDICT_RULES: Mapping[str, pl.Expr] = {
-    "the interval holds the estimate": _between("estimate", "low", "high"),
-    "the verdict is one of three": pl.col("verdict").is_in(VALUES).fill_null(True),
-}
+NUMBERS = {"summary": SUMMARY, "evidence": EVIDENCE, "verdicts": VERDICTS}
+"""Name of a table from which figures and pages are made -> its schema."""
 
 
 def check_results(
@@ -140,14 +143,10 @@ def check_results(
     *,
     benchmarked: bool = True,
 ) -> dict[str, dict[str, int]]:
-    """Check every table of a study that holds results.
+    """Check every table in a study's folder, ``data/STUDY``, that holds results.
 
-    Args:
-        models: (name, family) of each.
-        data: the study's folder, ``data/STUDY``.
-        divergence_samples: number of samples of each split on which the theorems were measured;
-            None: they were not.
-        benchmarked: whether the study has benchmarks.
+    Of the models, (name, family). The theorems were measured on this number of samples of each
+    split; None: they were not.
 
     Returns:
         Model -> table -> rows that were checked.
@@ -169,18 +168,19 @@ def check_results(
     return checked
 
 
-def check_numbers(
-    summary: pl.DataFrame, evidence: pl.DataFrame, verdicts: pl.DataFrame | None = None
-) -> None:
-    """Check the tables from which figures and pages are made, as they are read.
+def read_numbers(data: Path, *others: str) -> list[pl.DataFrame]:
+    """The summary and the evidence of a study, and others of `NUMBERS`, checked.
 
     Raises:
-        InputError: no rows, a model of the summary without evidence, or a broken rule.
+        InputError: a table is missing or does not fit its schema; no rows, a model of the summary
+            without evidence, or a broken rule.
     """
-    problems = _broken("the summary", [summary], SUMMARY_RULES)
-    problems += _broken("the evidence", [evidence], EVIDENCE_RULES)
-    if verdicts is not None:
-        problems += _broken("the verdicts", [verdicts], VERDICT_RULES)
+    names = "summary", "evidence", *others
+    read = [tables.read(data / f"{name}.parquet", NUMBERS[name]) for name in names]
+    problems = list[Problem]()
+    for name, table in zip(names, read, strict=True):
+        problems += _broken(f"the {name}", [table], RULES[name])
+    summary, evidence, *_ = read
     if summary.is_empty():
         problems.append(Problem("the summary", "no row", "one or more", _REMEDY))
     moved = summary.filter(metric=DISPLACEMENT)["model"].unique(maintain_order=True)
@@ -189,6 +189,7 @@ def check_numbers(
         problems.append(Problem("the evidence", f"without {', '.join(lost)}", expected, _REMEDY))
     if problems:
         raise InputError(*problems)
+    return read
 
 
 def _check_model(
@@ -196,8 +197,8 @@ def _check_model(
 ) -> dict[str, int]:
     """Append the problems of one model's tables to `problems`; returns the rows of each table."""
     name, counts = measured.name, {}
-    for what, frames, rules, height, expected in _tables_of(measured, data, divergence_samples):
-        problems += _broken(f"{what} of {name}", frames, rules)
+    for what, frames, height, expected in _tables_of(measured, data, divergence_samples):
+        problems += _broken(f"{what} of {name}", frames, RULES[what])
         if expected not in (None, height):
             wanted = f"{expected}, for its samples, interventions and {measured.n_blocks} blocks"
             problems.append(Problem(f"{what} of {name}, rows", f"{height}", wanted, _REMEDY))
@@ -214,37 +215,29 @@ def _check_model(
 
 def _tables_of(
     measured: ModelTables, data: Path, divergence_samples: int | None
-) -> Iterator[tuple[str, Iterable[pl.DataFrame], Mapping[str, pl.Expr], int, int | None]]:
-    """Each table: what it is, its frames, their rules, its rows, and how many it must have."""
+) -> Iterator[tuple[str, Iterable[pl.DataFrame], int, int | None]]:
+    """Each table: what it is, as in `RULES`, its frames, its rows, and how many it must have."""
     name, samples, blocks = measured.name, measured.samples, measured.n_blocks
     suffixes = samples.select("sample_id", suffix=pl.col("tokens").list.tail("suffix_length"))
     completed = tables.batches(data / "memorization" / f"{name}.parquet", MEMORIZATION)
     with_suffix = (rows.join(suffixes, on="sample_id", maintain_order="left") for rows in completed)
-    height = measured.memorization.height
-    yield "memorization", with_suffix, MEMORIZATION_RULES, height, None
+    yield "memorization", with_suffix, measured.memorization.height, None
     some, planned = chosen(samples), measured.interventions.height
     suffix_tokens = int(some["suffix_length"].cast(pl.Int64).sum())
-    kept: list[tuple[str, pl.DataFrame, Mapping[str, pl.Expr], int | None]] = [
-        ("tokens", measured.tokens, TOKEN_RULES, planned * suffix_tokens),
-        ("displacement", measured.displacement, DISPLACEMENT_RULES, planned * some.height),
-        ("attention", measured.attention_change, ATTENTION_RULES, blocks * some.height),
+    kept: list[tuple[str, pl.DataFrame, int | None]] = [
+        ("tokens", measured.tokens, planned * suffix_tokens),
+        ("displacement", measured.displacement, planned * some.height),
+        ("attention", measured.attention_change, blocks * some.height),
     ]
     if measured.benchmarks is not None:
-        kept += [
-            ("benchmarks", measured.benchmarks, BENCHMARK_RULES, None),
-            ("documents", measured.documents, _FINITE, None),
-        ]
+        kept += [("benchmarks", measured.benchmarks, None), ("documents", measured.documents, None)]
     if divergence_samples is not None:
         n = of_each_split(samples, ("memorized", "control"), divergence_samples).height
-        pairs = blocks * (blocks + 3) // 2
-        for what, end, schema, rules, expected in (
-            ("divergence", "", columns.DIVERGENCE_TRIANGLE, TRIANGLE_RULES, n * pairs),
-            ("bounds", ".bounds", columns.DIVERGENCE_BOUNDS, BOUND_RULES, n * blocks),
-            ("blocks", ".blocks", columns.DIVERGENCE_BLOCKS, {}, blocks),
-        ):
+        heights = n * blocks * (blocks + 3) // 2, n * blocks, blocks
+        for (end, schema), height in zip(columns.DIVERGENCE.items(), heights, strict=True):
             table = tables.read(data / "divergence" / f"{name}{end}.parquet", schema)
-            kept.append((what, table, rules, expected))
-    yield from ((what, [frame], rules, frame.height, n) for what, frame, rules, n in kept)
+            kept.append((end.removeprefix(".") or "divergence", table, height))
+    yield from ((what, [frame], frame.height, expected) for what, frame, expected in kept)
 
 
 def _broken(

@@ -52,6 +52,11 @@ class Estimates:
         """Some of the C columns."""
         return replace(self, **{name: field[columns] for name, field in vars(self).items()})
 
+    @property
+    def first(self) -> tuple[float, float, float]:
+        """The first estimate and its interval."""
+        return float(self.value[0]), float(self.low[0]), float(self.high[0])
+
 
 @dataclass(frozen=True)
 class Differences(Estimates):
@@ -67,13 +72,8 @@ FEW = 50
 def wilson(successes: _Floats, trials: _Floats, quantile: float = Z) -> tuple[_Floats, _Floats]:
     """Wilson's score interval for a rate; valid also at 0 and 1, where a normal one has no width.
 
-    Args:
-        successes: (C,) 0 to trials, not necessarily whole.
-        trials: (C,) above 0, not necessarily whole.
-        quantile: of the normal distribution, or a larger one for few clusters.
-
-    Returns:
-        low, high: (C,) each, 0 to 1.
+    Of `trials` (C,), above 0, `successes` (C,) succeed; neither must be whole. The `quantile` is of
+    the normal distribution, or a larger one for few clusters. The ends, (C,) each, are 0 to 1.
     """
     rate, spread = successes / trials, quantile**2 / trials
     centre = (rate + spread / 2) / (1 + spread)
@@ -195,13 +195,8 @@ def holm(p_values: _Floats) -> _Floats:
     """P-values with Holm's adjustment, which bounds the chance of any false rejection.
 
     It holds for any dependence between the tests; tests of the blocks of one model on the same
-    samples depend strongly.
-
-    Args:
-        p_values: (C,) of one family of tests; NaN where unknown.
-
-    Returns:
-        (C,) adjusted; NaN where `p_values` is NaN.
+    samples depend strongly. `p_values` (C,) are of one family of tests; where they are NaN, so is
+    what is returned, (C,).
     """
     # statsmodels' multipletests gives the same result, but takes 0.1 s per call to collect garbage
     count = np.count_nonzero(~np.isnan(p_values))
@@ -255,12 +250,8 @@ def reach(stderr: float, n: float, scale: float, level: float) -> float:
     for a rate at 0 or 1 by adding t²/2 successes and failures; here it applies to differences and
     averages of shares as well, with slightly wider intervals.
 
-    Args:
-        stderr: standard error of the mean.
-        n: effective number of samples.
-        scale: the most by which one sample can move n times the mean: 1 for a share; 0 if
-            unlimited, which omits the second term.
-        level: of the interval, such as 0.95.
+    `n` is the effective number of samples, `level` such as 0.95. `scale` is the most by which one
+    sample can move n times the mean: 1 for a share; 0 if unlimited, which omits the second term.
 
     Returns:
         Half the width; infinity with fewer than two samples or without a standard error.
@@ -300,12 +291,8 @@ def pooled(
     """One number for the seeds of one recipe: their mean, with its interval.
 
     The interval holds two: the mean of the seeds' own intervals, which is about samples and
-    documents, and Student's 95% interval between the seeds, which is about trainings.
-
-    Args:
-        values: one for each seed; None where unknown.
-        lows: lower ends of the seeds' intervals; likewise.
-        highs: upper ends.
+    documents, and Student's 95% interval between the seeds, which is about trainings. Values and
+    the ends of their intervals are one for each seed, None where unknown.
 
     Returns:
         value, low, high; NaN where no seed has one.
@@ -338,10 +325,7 @@ def _jackknife(sizes: _Floats, sums: _Floats, link: Link = same) -> tuple[_Float
 def _distances(changes: _Floats, n: float, scale: _Floats | float) -> tuple[_Floats, _Floats]:
     """How far the interval of an estimate reaches below and above it, (C,) each; NaN: unknown.
 
-    Args:
-        changes: (G, C) as of `_jackknife`.
-        n: effective number of groups.
-        scale: of `reach`.
+    `changes` (G, C) are as of `_jackknife`, `n` is the effective number of groups.
 
     Source: Hall (1992), Journal of the Royal Statistical Society B 54, 221-228: Student's quantile
     after a cubic transformation, which removes the skewness; `reach` where that is wider.

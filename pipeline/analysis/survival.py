@@ -62,11 +62,8 @@ def survival(memorized: Tokens, control: Tokens) -> Survival | None:
     """Compare tokens of equal baseline probability.
 
     The intervals are those of `statistics.reach` around the jackknife's error: one group of either
-    kind at a time is left out, and the tokens are matched again.
-
-    Args:
-        memorized: of memorized samples.
-        control: of control samples, under the same interventions.
+    kind at a time is left out, and the tokens are matched again. Both are under the same
+    interventions.
 
     Returns:
         Shares lie between 0 and 1, their differences between -1 and 1. None where no token is

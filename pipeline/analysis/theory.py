@@ -57,12 +57,9 @@ class Theory:
 
 
 def read_theory(data: Path, models: Sequence[tuple[str, str]]) -> Theory:
-    """Read those of the theory's tables that a study has.
+    """Read those of the theory's tables that a study has in its folder, ``data/STUDY``.
 
-    Args:
-        data: the study's folder, ``data/STUDY``.
-        models: (name, family) of each, in the order of the report. If the theorems were measured
-            on one of them, they should be on all.
+    If the theorems were measured on one of the models, (name, family), they should be on all.
     """
     parts, missing = list[list[pl.DataFrame]](), list[str]()
     experiments: dict[str, pl.DataFrame] = {}
@@ -116,13 +113,11 @@ def per_block(bounds: pl.DataFrame, theorem: int) -> pl.DataFrame:
 def over_seeds(
     rows: pl.DataFrame, *by: str, share: bool = False, log: bool = False
 ) -> pl.DataFrame:
-    """Means over seeds with t intervals, for each `by`.
+    """Means over seeds with t intervals, for each `by`, the columns that identify an estimate.
 
-    Args:
-        rows: of one quantity: `by`, seed, value, bound (which is averaged).
-        *by: the columns that identify an estimate.
-        share: the value is a share, so its interval is limited to 0 and 1.
-        log: compute mean and interval on the logarithms, for numbers that differ by factors.
+    The rows have `by`, seed, value, and bound, which is averaged. The interval of a `share` is
+    limited to 0 and 1. With `log`, for numbers that differ by factors, mean and interval are
+    computed on the logarithms.
 
     Returns:
         `by`, value, low, high (null for one seed), bound, seeds.

@@ -23,9 +23,7 @@ _COLUMNS = (
 def over_steps(summary: pl.DataFrame, steps: Sequence[tuple[str, str, int]]) -> pl.DataFrame:
     """The estimates of each step of each run, for the unmodified model and each bypassed block.
 
-    Args:
-        summary: as `aggregate.aggregate` gives it.
-        steps: model, run and step of each model that is a checkpoint of a training run.
+    `steps` are model, run and step of each model that is a checkpoint of a training run.
 
     Returns:
         By step: run, step, model, intervention, block (null for the baseline), task, metric (of

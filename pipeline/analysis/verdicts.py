@@ -32,9 +32,6 @@ from pipeline.interventions.interventions import IDENTITY
 from pipeline.workflow import tables
 from pipeline.workflow.tables import Schema, float64, string, uint32
 
-VERDICTS_FILE = "verdicts.parquet"
-"""The name of the table, beside the summary."""
-
 SUPPORTED, CONTRADICTED, UNDECIDED = VALUES = ("supported", "contradicted", "undecided")
 
 MAIN = "acc, last quarter"

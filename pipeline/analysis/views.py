@@ -48,11 +48,6 @@ def accuracies(summary: pl.DataFrame) -> pl.DataFrame:
     return benchmarks(summary).filter("higher_is_better")
 
 
-def losses(summary: pl.DataFrame) -> pl.DataFrame:
-    """The benchmark rows whose metric is better when lower, such as word_perplexity."""
-    return benchmarks(summary).filter(~pl.col("higher_is_better"))
-
-
 def baseline(rows: pl.DataFrame) -> pl.DataFrame:
     """The rows of the unmodified models."""
     return rows.filter(intervention=BASELINE.name)
@@ -103,11 +98,9 @@ def tasks(rows: pl.DataFrame) -> list[str]:
 def block_range(n_blocks: int, name: str) -> range:
     """The blocks of a range, 0-based; the paper warns against block 0, so but one range has it.
 
-    Args:
-        n_blocks: L.
-        name: ``all``; ``early``, the first quarter, or block 1 where that holds none but block 0;
-            ``from block 0``, these and block 0; ``middle``, the second and third quarter; ``late``,
-            the last (section 4.2.1 of the paper); ``second half``.
+    It is ``all``; ``early``, the first quarter, or block 1 where that holds none but block 0;
+    ``from block 0``, these and block 0; ``middle``, the second and third quarter; ``late``, the
+    last (section 4.2.1 of the paper); ``second half``.
     """
     quarter = max(1, n_blocks // 4)
     last = max(1, 3 * n_blocks // 4)
@@ -124,9 +117,7 @@ def block_range(n_blocks: int, name: str) -> range:
 def in_range(rows: pl.DataFrame, name: str) -> pl.DataFrame:
     """The rows of the blocks of a range; see `block_range`.
 
-    Args:
-        rows: with model and block, null where several or none are edited; with every model's last.
-        name: of the range.
+    `rows` have every model's last block; the block is null where several or none are edited.
     """
     last = pl.col("block").max().over("model")
     among = [
@@ -152,13 +143,9 @@ def over_seeds(
 ) -> pl.DataFrame:
     """The seeds of one recipe as one model, named after the recipe and the number of its seeds.
 
-    Estimates are pooled by `statistics.pooled`; p-values are the largest of the seeds'; all other
-    columns are those of the first seed.
-
-    Args:
-        rows: the summary, or other rows with model and recipe.
-        key: the columns that name a row, for one seed.
-        estimates: columns: an estimate and the ends of its interval.
+    Estimates, each with the ends of its interval, are pooled by `statistics.pooled`; p-values are
+    the largest of the seeds'; all other columns are those of the first seed. The rows have model
+    and recipe; for one seed the key names a row.
     """
     count = pl.col("model").n_unique().over("recipe")
     counted = rows.with_row_index("row").with_columns(seeds=count)

@@ -23,7 +23,7 @@ from pipeline.interventions.editing import bypassed
 from pipeline.interventions.interventions import BASELINE, IDENTITY, Intervention
 from pipeline.interventions.interventions import HEADS as HEAD_IDENTITY
 from pipeline.measure.attribution import products
-from pipeline.mitigations import neurons
+from pipeline.mitigations import pruning
 from pipeline.mitigations.matrices import inputs_scaled, recorded
 from pipeline.mitigations.rows import Rows, contrasted, log_probs, logits
 from pipeline.models.grids import BLOCKS, GRIDS, HEAD, HEADS
@@ -35,7 +35,7 @@ Scores = Mapping[str, Sequence[float]]
 Scorer = Callable[[PreTrainedModel, Rows, Rows, Sequence[Place]], Sequence[float]]
 """A scorer of a user's own: of model, memorized rows, control rows and places."""
 
-INTEGRATED = partial(neurons.integrated_gradients, count=20)
+INTEGRATED = partial(pruning.integrated_gradients, count=20)
 """With more nodes than for MLPs alone: the path removes attention and MLPs together."""
 INTERPOLATIONS = 5
 """Points between two texts, at which EAP-IG takes gradients."""
@@ -69,7 +69,7 @@ def by_place(of: Subject, units_of: Sequence[Tensor]) -> Tensor:
     return torch.stack(sums, -1)
 
 
-def of_units(of: Subject, *, measure: neurons.Score) -> Scores:
+def of_units(of: Subject, *, measure: pruning.Score) -> Scores:
     """What units have for memorized rows, more than for control rows."""
     matrices = written(of.model)
     more = contrasted(lambda rows: measure(of.model, rows, matrices, 0), of.memorized, of.control)
@@ -249,10 +249,10 @@ SCORERS: dict[str, tuple[Callable[[Subject], Scores], Sequence[str]]] = {
     "gradient": (gradient_times_output, (BLOCKS,)),
     "gradient-norm": (gradient_norm, GRIDS),
     "zero-out": (zero_out, GRIDS),
-    "activations": (partial(of_units, measure=neurons.activity), GRIDS),
+    "activations": (partial(of_units, measure=pruning.activity), GRIDS),
     "integrated-gradients": (partial(of_units, measure=INTEGRATED), GRIDS),
-    "slimming": (partial(of_units, measure=neurons.slimmed), GRIDS),
-    "hard-concrete": (partial(of_units, measure=neurons.hard_concrete), GRIDS),
+    "slimming": (partial(of_units, measure=pruning.slimmed), GRIDS),
+    "hard-concrete": (partial(of_units, measure=pruning.hard_concrete), GRIDS),
     "attribution-patching": (partial(attribution, points=1), GRIDS),
     "eap-ig": (partial(attribution, points=INTERPOLATIONS), GRIDS),
     "causal-tracing": (causal_tracing, GRIDS),

@@ -25,10 +25,16 @@ from pipeline.mitigations.curvature import (
     random_weights,
 )
 from pipeline.mitigations.descent import gradient_difference, npo
-from pipeline.mitigations.neurons import by_activation, by_gradients, by_mask
+from pipeline.mitigations.pruning import (
+    balanced_subnet,
+    by_activation,
+    by_gradients,
+    by_mask,
+    optimal_damage,
+    wanda,
+)
 from pipeline.mitigations.rows import Rows, Write, all_log_probs, contrasted
 from pipeline.mitigations.schema import REMOVED
-from pipeline.mitigations.weights import balanced_subnet, optimal_damage, wanda
 from pipeline.models.sites import anatomy
 
 

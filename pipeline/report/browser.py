@@ -126,9 +126,7 @@ def packed(each: Sequence[Sequence[float]]) -> str:
 
     One byte is the log probability, in tenths of a nat below 0; two are the rank, low byte first;
     one is the margin, in tenths. A value too large for its bytes is stored as the largest number.
-
-    Args:
-        each: log probabilities, ranks and margins, given the true tokens before.
+    `each` has log probabilities, ranks and margins, given the true tokens before.
     """
     made = bytearray()
     for log_prob, rank, margin in zip(*each, strict=True):

@@ -48,14 +48,10 @@ def read_browser(
     *,
     show_text: bool = False,
 ) -> tuple[list[Family], list[Sentence], list[str]]:
-    """Choose samples of each family and read how each model continued them.
+    """Choose samples of each family and read how each model, (name, family), continued them.
 
-    Args:
-        data: the study's folder, ``data/STUDY``.
-        models: (name, family) of each.
-        manifests: of the models' checkpoints; they say whose text is generated, and where a
-            tokenizer lies.
-        show_text: show the text of real data too.
+    From the study's folder, ``data/STUDY``. The manifests say whose text is generated, and where a
+    tokenizer lies. With `show_text` the text of real data is shown too.
 
     Returns:
         The families that have anything to show; the results that only single tokens show, as
@@ -87,11 +83,6 @@ def read_browser(
 
 class _Model:
     """One model's continuations, read lazily: a table takes gigabytes in the largest study.
-
-    Args:
-        data: the study's folder.
-        name: of the model.
-        samples: of its family.
 
     Raises:
         OSError: a table is missing.
@@ -259,8 +250,7 @@ def _right_again(rows: pl.DataFrame) -> list[Number]:
     for _, part in rows.group_by("model", maintain_order=True):
         outcomes = part["again"].to_numpy()[:, None]
         rate = clustered_rates(outcomes, part["suffix_group"].to_numpy())
-        value, low, high = (float(end[0]) for end in (rate.value, rate.low, rate.high))
-        made.append(Number("", value, low, high, SHARE, "memorization"))
+        made.append(Number("", *rate.first, SHARE, "memorization"))
     return made
 
 

@@ -193,12 +193,12 @@ def findings(
         main = rows.filter(setup=MAIN)
         cases = _cases(main)
         conditions = [
-            Judged(row, _sentence(label, fills), unit)
+            Judged(row, Sentence(label, fills), unit)
             for row in main.drop_nulls("condition").iter_rows(named=True)
             for label, unit in [told["conditions"][row["condition"]]]
         ]
         units = main.drop_nulls("unit").filter(pl.col("condition").is_null())
-        rule = _sentence(said["rule"], fills)
+        rule = Sentence(said["rule"], fills)
         if conditions:
             level = conditions[0].row["level"]
             values = {
@@ -215,7 +215,7 @@ def findings(
             "units": "Late blocks",
             "unmeasured": f"No {case} of this study can tell: it takes {said.get('needs')}.",
             **said,
-            "opening": _sentence(said.get("opening", ""), opening),
+            "opening": Sentence(said.get("opening", ""), opening),
             "rule": rule,
         }
         overall = main.filter(pl.col("model").is_null())["verdict"].to_list()
@@ -324,11 +324,6 @@ def _ratio(evidence: pl.DataFrame, claim: str, families: Mapping[str, str]) -> N
     parameters = pl.col("parameters")
     ratios = sized.group_by("family").agg(ratio=parameters.max() / parameters.min())
     return spread(f"claims/{claim}/ratio", ratios["ratio"], "ratio", "evidence")
-
-
-def _sentence(text: str, values: Mapping[str, Number]) -> Sentence:
-    """A sentence of claims.yaml, whose ``{name}`` is a number of `values`."""
-    return Sentence(re.sub(r"\{(\w+)\}", r"{{ \1 }}", text), values)
 
 
 def crosswalk(

@@ -25,9 +25,8 @@ _REFERENCE = re.compile(r"^#([\w-]+)$|url\(#([\w-]+)\)")
 def compact(root: Element, prefix: str) -> None:
     """Drop unused ids and groups, shorten ids, round numbers, share styles, name colours.
 
-    Args:
-        root: an SVG as matplotlib wrote it; changed in place.
-        prefix: of ids, and of classes in place of repeated styles; unique on the page.
+    Of an SVG as matplotlib wrote it, in place. The prefix, unique on the page, is that of ids and
+    of classes.
     """
     _drop_ids(root, prefix)
     _unwrap(root)

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from pipeline.analysis import views
 from pipeline.analysis.rows import SUMMARY
-from pipeline.analysis.text import slug
+from pipeline.analysis.text import MISSING, slug
 from pipeline.report import style
 from pipeline.report.figures import figure as styled
 from pipeline.report.markup import inline_svg, plain, template
@@ -32,8 +32,11 @@ from pipeline.workflow.dag import read_at
 from pipeline.workflow.errors import bad_input, run_command, shorten
 from pipeline.workflow.files import atomic, write_text
 
-KEY = ("model", "intervention", "split", "task", "metric", "k", "copies", "category")
+KEY = ("model", *views.SUMMARY_KEY[1:])
 """The columns of the summary by which estimates are matched."""
+
+KINDS = ("block", "edit", "group")
+"""Its columns that tell what an intervention is."""
 
 SHOWN_CHANGES = 60
 """Rows of the page's table; all are in changes.csv."""
@@ -78,9 +81,8 @@ def read_sides(before: str, after: str) -> tuple[Side, Side]:
 def read_side(name: str) -> Side:
     """The summary of a study, and what determined it.
 
-    Args:
-        name: ``STUDY``, whose summary lies in data/STUDY/; or ``STUDY@REVISION``: as its dvc.lock
-            was at that commit, branch or tag, read from DVC's cache or remote.
+    Its name is ``STUDY``, whose summary lies in data/STUDY/; or ``STUDY@REVISION``: as its dvc.lock
+    was at that commit, branch or tag, read from DVC's cache or remote.
 
     Raises:
         InputError: that is no name of a study, there is no such summary, or it does not fit its
@@ -151,16 +153,9 @@ def changes(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
         the interval leaves out 0), largest clear changes first.
     """
     ends = ("value", "low", "high")
-    left, right = (
-        frame.with_columns(pl.col("k", "copies").cast(pl.UInt32)).select(
-            *KEY, "higher_is_better", **{f"{name}_{end}": end for end in ends}
-        )
-        for name, frame in (("before", before), ("after", after))
-    )
-    both = left.join(right.drop("higher_is_better"), on=KEY, nulls_equal=True)
-    both = both.join(
-        _kinds(before, after), on=["model", "intervention"], how="left", maintain_order="left"
-    )
+    left = before.select(*KEY, *KINDS, "higher_is_better", **{f"before_{end}": end for end in ends})
+    right = after.select(*KEY, **{f"after_{end}": end for end in ends})
+    both = left.join(right, on=KEY, nulls_equal=True).select(pl.exclude(KINDS), *KINDS)
     a, low_a, high_a = (pl.col(f"before_{end}") for end in ends)
     b, low_b, high_b = (pl.col(f"after_{end}") for end in ends)
     low = b - a - ((b - low_b) ** 2 + (high_a - a) ** 2).sqrt()
@@ -173,14 +168,6 @@ def changes(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
         .sort(clear, size.fill_null(0), descending=True, maintain_order=True)
         .rename({"before_value": "before", "after_value": "after"})
     )
-
-
-def _kinds(*summaries: pl.DataFrame) -> pl.DataFrame:
-    """model, intervention, block, edit, group, of the summaries that have these columns."""
-    columns = ("model", "intervention", "block", "edit", "group")
-    none = pl.DataFrame(schema={**dict.fromkeys(columns, pl.String), "block": pl.UInt16})
-    known = [one.select(columns) for one in summaries if "group" in one.columns]
-    return pl.concat([none, *known]).unique(["model", "intervention"], maintain_order=True)
 
 
 def render(before: Side, after: Side, changed: pl.DataFrame, numbers: Numbers) -> str:
@@ -264,9 +251,8 @@ def _draw(data: pl.DataFrame, before: str, after: str) -> Figure:
 def _settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """(setting, before, after) of every input or setting in which the two differ."""
     left, right = (dict(_flat(side)) for side in (before, after))
-    nothing = "–"
     return [
-        (name, left.get(name, nothing), right.get(name, nothing))
+        (name, left.get(name, MISSING), right.get(name, MISSING))
         for name in dict.fromkeys([*left, *right])
         if left.get(name) != right.get(name)
     ]

@@ -56,16 +56,10 @@ def write_documents(
 ) -> None:
     """Write the pages, ``documents.csv``, ``numbers.json``, and ``copies.csv`` for a corpus.
 
-    Args:
-        study: its name.
-        windows: the folder of the tables of windows.
-        models: names of the models that are audited.
-        texts: name -> text of each document.
-        folder: becomes the folder of the pages.
-        corpus: texts in which copies of the windows are counted; None: none was named.
-        reference: name of a model that does not know the documents; None: there is none, or
-            reference texts are in the tables.
-        show_text: show the documents as text.
+    They become the folder. `windows` is that of the tables of windows, of the models that are
+    audited; `texts` has the text of each document by name. Copies of the windows are counted in the
+    texts of a corpus, if one was named. The reference is a model that does not know the documents;
+    there is none where reference texts are in the tables. With `show_text` the documents are shown.
 
     Raises:
         InputError: a table is missing or damaged.

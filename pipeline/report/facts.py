@@ -14,7 +14,7 @@ from pipeline.analysis.manifests import recipe_key
 from pipeline.analysis.rows import BY_CATEGORY
 from pipeline.analysis.statistics import LEVEL
 from pipeline.analysis.text import MISSING
-from pipeline.interventions.interventions import BASELINE, IDENTITY
+from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.metrics import METRICS
 from pipeline.report.browser import Family
 from pipeline.report.numbers import SHARE, Number, spread, summarized
@@ -133,11 +133,10 @@ def models(
 
 def _late(name: str, rows: pl.DataFrame) -> list[Any]:
     """Shares kept of exact match and of the benchmarks, averaged over the single late blocks."""
-    if not rows.filter(edit=IDENTITY).height:
+    if not (found := measured_models(rows)):
         return [MISSING, MISSING]
-    model = Measured(rows)
-    terms = {"exact_match": model.memory(LATE), "benchmarks": model.abilities(LATE)}
-    return estimates(f"models/{name}/late-block", model, terms)
+    terms = {"exact_match": found[0].memory(LATE), "benchmarks": found[0].abilities(LATE)}
+    return estimates(f"models/{name}/late-block", found[0], terms)
 
 
 def estimates(place: str, model: Measured, terms: Mapping[str, Terms]) -> list[Number | str]:
@@ -171,7 +170,7 @@ def retention(evidence: pl.DataFrame) -> Table:
                 **{task: model.ability(task, LATE) for task in tasks},
             }
             cells = estimates(f"retention/{edit}/{model.name}", model, terms)
-            rows.append([views.seeds_name(model.name, len(model.seeds)), edit, *cells])
+            rows.append([model.shown, edit, *cells])
     exact = [f"first {k} token{'s' if k > 1 else ''}" for k in every]
     memory = [*exact, "whole suffix", "teacher-forced accuracy", "log probability"]
     return ["model", "edit", "memory loss minus ability loss", *memory, *tasks], rows

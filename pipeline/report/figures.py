@@ -18,9 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from pipeline.analysis import kept, link, spread, views
-from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE
-from pipeline.analysis.results import check_numbers
-from pipeline.analysis.rows import SUMMARY
+from pipeline.analysis.results import read_numbers
 from pipeline.analysis.theory import Theory, read_theory
 from pipeline.localization.schemas import LOCALIZATION
 from pipeline.report import style
@@ -28,25 +26,21 @@ from pipeline.report.columns import MEANINGS
 from pipeline.report.numbers import unclaimed
 from pipeline.report.plots import attention_only
 from pipeline.report.plots import divergence as theorems
-from pipeline.report.plots.copies import doses
+from pipeline.report.plots.copies import counterfactual, doses
 from pipeline.report.plots.drops import drops
 from pipeline.report.plots.extraction import extractions
 from pipeline.report.plots.gaps import gaps
 from pipeline.report.plots.localization import found_first
 from pipeline.report.plots.over_blocks import blocks, lengths, perplexity
 from pipeline.report.plots.over_blocks import kept as what_is_kept
-from pipeline.report.plots.plot import Plot
+from pipeline.report.plots.plot import FIGURES_INDEX, Plot
 from pipeline.report.plots.quartiles import quartiles
 from pipeline.report.plots.scatter import scatters
 from pipeline.report.plots.training_time import trajectories
-from pipeline.report.plots.twins import counterfactual
 from pipeline.report.plots.uncertainty import spreads
 from pipeline.report.texts import are_given
 from pipeline.workflow import tables
 from pipeline.workflow.files import atomic, write_text
-
-INDEX = "figures.json"
-"""Beside the figures: order, headings, captions, alternative texts, and where each row is drawn."""
 
 OWN_COLUMN = "see mine/figures.py"
 COLUMNS = "columns.csv"
@@ -65,26 +59,19 @@ def own(summary: pl.DataFrame) -> Iterable[Plot]:
     return drawn
 
 
-def write_figures(
-    summary: Path, folder: Path, data: Path, *, steps: Sequence[tuple[str, str, int]] = ()
-) -> None:
-    """Draw every figure of a study.
+def write_figures(data: Path, folder: Path, *, steps: Sequence[tuple[str, str, int]] = ()) -> None:
+    """Draw every figure of a study, from its folder ``data/STUDY``.
 
-    Args:
-        summary: the study's summary table; the evidence lies beside it.
-        folder: becomes a folder with each figure as SVG, PNG and PDF, its data as CSV, and
-            ``figures.json`` and ``columns.csv``. A folder of that name is replaced.
-        data: the study's folder, ``data/STUDY``: the samples, and the tables of the theory and of
-            localization, whose figures are drawn where the tables are.
-        steps: model, run and step of each model that is a checkpoint of a training run.
+    Those of the theory and of localization are drawn where there are tables of these; `steps` are
+    model, run and step of each model that is a checkpoint of a training run. `folder` becomes a
+    folder with each figure as SVG, PNG and PDF, its data as CSV, and ``figures.json`` and
+    ``columns.csv``. A folder of that name is replaced.
 
     Raises:
         InputError: the summary, or a table of samples, is missing or does not fit its schema.
     """
-    frame = tables.read(summary, SUMMARY)
+    frame, evidence = read_numbers(data)
     theory = read_theory(data, views.models(frame))
-    evidence = tables.read(summary.with_name(EVIDENCE_FILE), EVIDENCE)
-    check_numbers(frame, evidence)
     registry = plots(frame, evidence, theory, spread.quantiles(frame, data))
     path = data / "localization.parquet"
     if path.exists():
@@ -106,7 +93,7 @@ def write_figures(
         pl.DataFrame({"column": used, "meaning": meanings}).write_csv(temporary / COLUMNS)
         # the marks are thousands of numbers, too many for one number per line
         told = json.dumps(index, ensure_ascii=False, default=vars)
-        write_text(temporary / INDEX, told + "\n")
+        write_text(temporary / FIGURES_INDEX, told + "\n")
 
 
 def plots(
@@ -117,11 +104,7 @@ def plots(
 ) -> list[Plot]:
     """All figures with data, in the order of the page; the seeds of a recipe are one line.
 
-    Args:
-        summary: as `aggregate.aggregate` gives it.
-        evidence: schema `evidence.EVIDENCE`, for what is kept of the baseline.
-        theory: as `read_theory` gives it; None: without its figures.
-        over_samples: as `spread.quantiles` gives it.
+    Those of the theory are left out without it. `over_samples` is as `spread.quantiles` gives it.
     """
     pooled = views.over_seeds(summary)
     shares = kept.kept(evidence)

@@ -48,11 +48,8 @@ def template(
 ) -> Template:
     """A template of this folder that escapes every value, and fails if a variable is missing.
 
-    Args:
-        name: of the file.
-        numbers: records the numbers that the template shows.
-        given: whether sentences speak of samples, in place of memorized samples.
-        also: further scripts and style sheets of this folder.
+    `numbers` records the numbers that it shows. If `given`, sentences speak of samples, in place of
+    memorized samples. Scripts and style sheets of this folder may be added: `also`.
     """
     return _environment(numbers or Numbers(), given, also).get_template(name)
 
@@ -125,12 +122,8 @@ def inline_svg(svg: str, prefix: str, label: str) -> Markup:
     """An SVG file, adapted for embedding in the page.
 
     Its ids get `prefix`, so that no two figures share one; its colours for ink, paper and rules
-    become the page's; its metadata and its global styles are removed.
-
-    Args:
-        svg: as matplotlib wrote it.
-        prefix: unique on the page; letters, digits, hyphens.
-        label: the alternative text.
+    become the page's; its metadata and its global styles are removed. The prefix is unique on the
+    page: letters, digits, hyphens; the label is the alternative text.
     """
     ElementTree.register_namespace("", SVG.strip("{}"))
     root = ElementTree.fromstring(svg)  # noqa: S314  written by our own figures stage

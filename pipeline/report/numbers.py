@@ -110,10 +110,8 @@ def from_json(entry: dict[str, Any]) -> Any:
 def named(value: Any, place: str, table: str | None = None) -> Any:
     """`value` with each number in it named by its place, such as ``figures/kept/stopped``.
 
-    Args:
-        value: a `Number`, a `Sentence`, a mapping or a list of these; all else stays as it is.
-        place: the name of the table, and of all that is in `value` the start of its name.
-        table: of the numbers; None: `place`.
+    It is a `Number`, a `Sentence`, a mapping or a list of these; all else stays as it is. The table
+    of the numbers is `place` if none is named.
     """
     table = table or place
     if isinstance(value, Number):

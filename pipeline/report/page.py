@@ -17,14 +17,13 @@ from typing import Any
 import polars as pl
 
 from pipeline.analysis import views
-from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE, gathered
+from pipeline.analysis.evidence import gathered
 from pipeline.analysis.kept import kept
 from pipeline.analysis.manifests import pretrained, read_manifest, trained_here
-from pipeline.analysis.results import check_numbers
-from pipeline.analysis.rows import SUMMARY
+from pipeline.analysis.results import read_numbers
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.theory import read_theory
-from pipeline.analysis.verdicts import SUPPORTED, VALUES, VERDICTS, VERDICTS_FILE, verdicts
+from pipeline.analysis.verdicts import SUPPORTED, VALUES, verdicts
 from pipeline.report import facts, overview
 from pipeline.report.appendices import (
     Numbered,
@@ -44,7 +43,7 @@ from pipeline.report.localization import Localized, read_localized
 from pipeline.report.marks import embedded
 from pipeline.report.markup import template
 from pipeline.report.numbers import SHARE, Number, Numbers, from_json, unclaimed
-from pipeline.report.plots.plot import EDITS_IN_WORDS
+from pipeline.report.plots.plot import EDITS_IN_WORDS, FIGURES_INDEX
 from pipeline.report.provenance import collect
 from pipeline.report.strips import strips
 from pipeline.report.texts import Texts, are_given, read_texts
@@ -53,13 +52,6 @@ from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, bad_input
 from pipeline.workflow.files import atomic, write_text
 
-FIGURES_INDEX = "figures.json"
-BLIND_SCORES = "baselines.json"
-PROVENANCE = "provenance.json"
-BIBTEX = "figures.bib"
-NUMBERS_FILE = "numbers.json"
-THEORY, NUMBERS, MADE = "theory.html", "numbers.html", "provenance.html"
-
 
 @dataclass(frozen=True)
 class Results:
@@ -67,11 +59,10 @@ class Results:
 
     Args:
         study: its name.
-        summary: as `aggregate.aggregate` gives it.
+        summary, evidence, verdicts: as `results.read_numbers` gives them.
         manifests: of every model's checkpoint, in the order of the report; of a model without one
             only ``name`` and ``family``.
         figures: in order; the first is shown with the finding, the others by section.
-        evidence, verdicts: as `evidence` and `verdicts` give them.
         thresholds: with which the claims were judged.
         blind: scores of the scorers without attention: task -> scorer -> score; empty for tasks
             without such scores, such as lm-eval's own.
@@ -128,23 +119,15 @@ def read_results(
 ) -> Results:
     """Read everything that the page shows; what is damaged or absent is listed as missing.
 
-    Args:
-        study: its name.
-        models: (name, family) of each, in the order of the report.
-        data: the study's folder, ``data/STUDY``.
-        tasks: the folder of the benchmark tasks.
-        figures: the folder that `figures.write_figures` wrote.
-        show_text: show samples of real data as text, not as token ids.
-        thresholds: when a claim counts as supported.
+    Of the models, (name, family), in the order of the report; from the study's folder
+    ``data/STUDY``, the folder of the benchmark tasks, and that which `figures.write_figures` wrote.
+    With `show_text` samples of real data are shown as text, not as token ids.
 
     Raises:
         InputError: the summary, the evidence or the verdicts are missing, do not fit, or hold what
-            cannot be; see `results.check_numbers`.
+            cannot be; see `results.read_numbers`.
     """
-    summary = tables.read(data / "summary.parquet", SUMMARY)
-    evidence = tables.read(data / EVIDENCE_FILE, EVIDENCE)
-    judged = tables.read(data / VERDICTS_FILE, VERDICTS)
-    check_numbers(summary, evidence, judged)
+    summary, evidence, judged = read_numbers(data, "verdicts")
     missing = list[str]()
 
     def attempt(what: str, otherwise: Any, read: Callable[..., Any], *of: Any, **how: Any) -> Any:
@@ -177,7 +160,7 @@ def read_results(
     theory = read_theory(data, models)
     lost, scored = "The scorers' results cannot be shown", (data / "localization.parquet").exists()
     graded = attempt(lost, None, read_localized, data) if scored else None
-    blind = tasks / BLIND_SCORES
+    blind = tasks / "baselines.json"
     return Results(
         study,
         summary,
@@ -226,20 +209,20 @@ def write_page(
     tables_read = results.summary, results.evidence, results.judged
     for name, html in (  # in the order in which numbers.json lists them
         ("index.html", render(results, numbers)),
-        (THEORY, render_theory(study, results.theory, of_theory, numbers)),
-        (NUMBERS, render_numbers(study, *tables_read, figures, numbers)),
-        (MADE, render_provenance(study, made, results.manifests)),
+        ("theory.html", render_theory(study, results.theory, of_theory, numbers)),
+        ("numbers.html", render_numbers(study, *tables_read, figures, numbers)),
+        ("provenance.html", render_provenance(study, made, results.manifests)),
     ):
         write_text(reports / name, html)
-    numbers.write(reports / NUMBERS_FILE)
+    numbers.write(reports / "numbers.json")
     # all in ASCII: a name may hold characters that a file cannot
-    write_text(reports / PROVENANCE, json.dumps(made, indent=2, default=str) + "\n")
+    write_text(reports / "provenance.json", json.dumps(made, indent=2, default=str) + "\n")
     with atomic(reports / "tables", directory=True) as temporary:
         blocks = pl.col("blocks").cast(pl.List(pl.String)).list.join(" ")  # CSV has no lists
         results.summary.with_columns(blocks).write_csv(temporary / "summary.csv")
         results.evidence.write_csv(temporary / "evidence.csv")
         results.verdicts.write_csv(temporary / "verdicts.csv")
-        write_text(temporary / BIBTEX, bibtex(study, figures, made["git"]))
+        write_text(temporary / "figures.bib", bibtex(study, figures, made["git"]))
         if results.texts:
             named = [t.frame.with_columns(model=pl.lit(t.model)) for t in results.texts]
             pl.concat(named, how="diagonal").write_csv(temporary / "texts.csv")

@@ -15,6 +15,7 @@ from typing import Any
 
 import polars as pl
 
+from pipeline.analysis.results import NUMBERS
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 
@@ -22,8 +23,6 @@ CITATION = Path(__file__).parents[2] / "CITATION.cff"
 
 MOST_CHANGED = 50
 """At most this many changed files are named."""
-
-_ANALYSIS = ("summary", "evidence", "verdicts")
 
 _TABLES = (
     *("samples", "memorization", "tokens", "displacement", "benchmarks", "generations"),
@@ -38,14 +37,10 @@ def collect(
     determined_by: Mapping[str, object],
     repository: Path | None = None,
 ) -> dict[str, Any]:
-    """The provenance of a report, as JSON values.
+    """The provenance of a report, as JSON values, from a study's folder ``data/STUDY``.
 
-    Args:
-        study: its name.
-        data: the study's folder, ``data/STUDY``.
-        manifests: of every model's checkpoint.
-        determined_by: params, versions, commands and other entries of the caller.
-        repository: the repository whose commit is recorded; that of this code by default.
+    `determined_by` has params, versions, commands and other entries of the caller. The commit is
+    that of the repository, by default that of this code.
 
     Returns:
         ``study``, ``git``, `determined_by`'s own entries, ``models`` (with commits and sha256),
@@ -109,7 +104,7 @@ def _tables(data: Path) -> dict[str, Any]:
     """Path -> sha256 and what determines it; a damaged table has an error instead."""
     paths = [path for each in _TABLES for path in sorted((data / each).glob("*.parquet"))]
     found: dict[str, Any] = {}
-    for path in (*paths, *(data / f"{name}.parquet" for name in _ANALYSIS)):
+    for path in (*paths, *(data / f"{name}.parquet" for name in NUMBERS)):
         name = str(path.relative_to(data))
         try:
             with path.open("rb") as file:

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from pipeline.analysis.statistics import GRAIN
 from pipeline.analysis.theory import Theory, stored_in
 from pipeline.report.numbers import Number, Sentence, named, words
 from pipeline.report.plots.plot import count, extent, share
-
-GRAIN = 1e-9
-"""A number may exceed its bound by this share, to allow for rounding."""
 
 SATURATED = 0.9
 """Above this accuracy a curve flattens, so its slope no longer measures how storage grows."""
@@ -248,6 +246,7 @@ def _judged(name: str, rows: pl.DataFrame, kind: str = "", **values: Any) -> Sta
 
 
 _FAILS = pl.col("value") > pl.col("bound") * (1 + GRAIN)
+"""A number may exceed its bound by rounding."""
 
 
 def _median_ratio(rows: pl.DataFrame) -> Number:

@@ -47,6 +47,9 @@ ROW = "row"
 Mark = list[float]
 """Row of the data; x, y of the centre in points, from the top left; a bar's width and height."""
 
+BRIGHT = 0.5
+"""Luminance of a cell above which its number is black."""
+
 WIDTH = 9.3
 """Inches of every figure; text of 9 points is then as large as the page's small print."""
 
@@ -97,13 +100,10 @@ _PNG_METADATA = {"Software": None}
 def panels(
     count: int, *, height: float = 2.05, share_y: bool = True, columns: int | None = None
 ) -> tuple[Figure, Sequence[Axes]]:
-    """A figure of `count` panels in rows, each with its own x axis.
+    """A figure of `count` panels, at least 1, in rows, each with its own x axis.
 
-    Args:
-        count: at least 1.
-        height: of one panel, inches.
-        share_y: one scale for all panels.
-        columns: panels in a row; None: at most three.
+    A panel has this height, inches; `share_y` gives all one scale. Without `columns`, at most three
+    are in a row.
     """
     columns = columns or {1: 1, 2: 2, 4: 2}.get(count, 3)
     rows = math.ceil(count / columns)
@@ -182,18 +182,11 @@ def lines(
 ) -> None:
     """Lines with their intervals as bands.
 
-    Rows without an `x` are of the unmodified model: a dashed line in the colour of its curve. The
-    column ``chance``, where there is one, is dotted.
-
-    Args:
-        axes: where to draw.
-        rows: the columns `line`, `x`, `y`, low and high.
-        line: column; a line for each value, which is its label.
-        x: column of the horizontal axis.
-        y: column that is drawn.
-        looks: line -> index of its colour, marker and dash, in the order drawn; or the lines in the
-            order of these; empty: as they come.
-        hollow: selects the points that are drawn hollow.
+    The columns `line` (a line for each value, which is its label), `x`, `y`, low and high of the
+    rows are drawn. Rows without an `x` are of the unmodified model: a dashed line in the colour of
+    its curve. The column ``chance``, where there is one, is dotted. `looks` are the index of the
+    colour, marker and dash of each line, in the order drawn, or the lines in the order of these;
+    empty: as they come. `hollow` selects the points that are drawn hollow.
     """
     names = looks or rows[line].unique(maintain_order=True).to_list()
     ordered = names if isinstance(names, Mapping) else {name: i for i, name in enumerate(names)}
@@ -231,12 +224,18 @@ def cells(
     axes.grid(visible=False)
 
 
+def percent_on(axes: Axes, cell: Mapping[str, Any], value: float, shade: Any, **look: Any) -> None:
+    """Write a share, in percent, on a cell at x and y, in black or white as its colour demands."""
+    bright = shade[:3] @ (0.299, 0.587, 0.114) > BRIGHT
+    look = {"color": "#000000" if bright else "#ffffff", "ha": "center", "va": "center"} | look
+    axes.text(cell["x"], cell["y"], f"{100 * value:.0f}", **look)
+
+
 def tell(artists: Sequence[Artist], rows: pl.DataFrame) -> None:
     """Record which rows of the figure's data the marks of a line or of points show.
 
-    Args:
-        artists: one line or set of points, or as many bars as rows.
-        rows: one for each mark, in the order drawn. Without the column `ROW` nothing is recorded.
+    The artists are one line or set of points, or as many bars as rows. There is a row for each
+    mark, in the order drawn. Without the column `ROW` nothing is recorded.
     """
     if ROW not in rows.columns:
         return

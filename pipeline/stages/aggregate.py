@@ -3,10 +3,8 @@
 from pathlib import Path
 
 from pipeline.analysis.aggregate import write_summary
-from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE
 from pipeline.analysis.headline import write_headline
 from pipeline.study.schema import Study
-from pipeline.workflow import tables
 from pipeline.workflow.shards import remove_finished
 
 
@@ -15,18 +13,16 @@ def aggregate(study: Study, partial: bool = False) -> None:
 
     A `partial` one leaves out what failed or has not run; the page says what.
     """
-    summary = write_summary(
+    summary, evidence = write_summary(
         study.study,
         study.listed,
         study.data,
-        study.data / "summary.parquet",
         study.statistics.seed,
         _stale() if partial else None,
         benchmarked=study.benchmarks is not None,
         limits=study.statistics.thresholds,
         twins=study.twins,
     )
-    evidence = tables.read(study.data / EVIDENCE_FILE, EVIDENCE)
     write_headline(summary, evidence, study.data / "metrics.json", study.data / "curves")
     remove_finished(study.data)
 

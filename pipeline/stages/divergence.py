@@ -25,9 +25,5 @@ def divergence(study: Study, model: Model) -> None:
             journal,
         )
     provenance = evaluated.determined_by(divergence=settings.model_dump())
-    for table, schema, end in (
-        (made.triangle, columns.DIVERGENCE_TRIANGLE, ".parquet"),
-        (made.bounds, columns.DIVERGENCE_BOUNDS, ".bounds.parquet"),
-        (made.blocks, columns.DIVERGENCE_BLOCKS, ".blocks.parquet"),
-    ):
-        evaluated.write(table, schema, f"divergence/{model.name}{end}", provenance)
+    for table, (end, schema) in zip(made, columns.DIVERGENCE.items(), strict=True):
+        evaluated.write(table, schema, f"divergence/{model.name}{end}.parquet", provenance)

@@ -6,9 +6,4 @@ from pipeline.study.schema import Study
 
 def figures(study: Study) -> None:
     """Draw every figure."""
-    write_figures(
-        study.data / "summary.parquet",
-        study.reports / "figures",
-        study.data,
-        steps=study.steps,
-    )
+    write_figures(study.data, study.reports / "figures", steps=study.steps)

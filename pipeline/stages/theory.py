@@ -23,28 +23,28 @@ def associative(study: Study, grid: Experiment) -> None:
     """Fill associative memories until less than half of the pairs is right."""
     from pipeline.theory.associative import associative
 
-    _write(study, grid, columns.ASSOCIATIVE, associative)
+    _write(study, grid, associative)
 
 
 def lookup(study: Study, grid: Experiment) -> None:
     """Compare what a linear map loses of look-up tables with the bounds on it."""
     from pipeline.theory.lookup import lookup
 
-    _write(study, grid, columns.LOOKUP, lookup)
+    _write(study, grid, lookup)
 
 
 def low_rank(study: Study, grid: Experiment) -> None:
     """Compare what maps of low rank lose with the bounds on it."""
     from pipeline.theory.low_rank import low_rank
 
-    _write(study, grid, columns.LOW_RANK, low_rank)
+    _write(study, grid, low_rank)
 
 
 def constructive(study: Study, grid: Experiment) -> None:
     """Build attention-only transformers, within the theorem's numbers and beyond."""
     from pipeline.theory.constructive import constructive
 
-    _write(study, grid, columns.CONSTRUCTIVE, constructive)
+    _write(study, grid, constructive)
 
 
 def attention_only(study: Study, grid: Experiment) -> None:
@@ -53,12 +53,10 @@ def attention_only(study: Study, grid: Experiment) -> None:
     from pipeline.workflow.progress import reporter
 
     progress = reporter("attention-only transformers", "steps")
-    _write(study, grid, columns.ATTENTION_ONLY, partial(attention_only, progress=progress))
+    _write(study, grid, partial(attention_only, progress=progress))
 
 
-def _write(
-    study: Study, grid: Experiment, schema: tables.Schema, run: Callable[[Any], pl.DataFrame]
-) -> None:
+def _write(study: Study, grid: Experiment, run: Callable[[Any], pl.DataFrame]) -> None:
     """Run an experiment on one thread, and write its table.
 
     Sums then have one order, whatever the machine: the same grid gives the same bytes.
@@ -69,4 +67,5 @@ def _write(
     with costed(study.data, "theory", grid.name):
         made = run(grid)
     path = study.data / "theory" / f"{grid.name}.parquet"
-    tables.write(made, path, schema, determined_by(study.study, grid=grid.model_dump()))
+    made_by = determined_by(study.study, grid=grid.model_dump())
+    tables.write(made, path, columns.EXPERIMENTS[grid.name], made_by)

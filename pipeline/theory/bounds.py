@@ -125,13 +125,8 @@ def stretch(
 ) -> Tensor:
     """How much a sequential block lengthens Delta a: 1 + 1.13 ||W_in|| ||W_out|| 2 g / (s + s').
 
-    Args:
-        z: (B, D), what LN2 divides by s.
-        bypassed: (B, D), the same in a bypass, divided by s'.
-        epsilon: of LN2.
-        gain: g, the largest absolute weight of LN2.
-        up: ||W_in||.
-        down: ||W_out||.
+    LN2, of this `epsilon`, divides z (B, D) by s, and `bypassed` (B, D), z in a bypass, by s'; the
+    `gain` g is its largest absolute weight. `up` is ||W_in||, `down` ||W_out||.
     """
     before, after = ((each.var(-1, correction=0) + epsilon).sqrt() for each in (z, bypassed))
     return 1 + SLOPE * up * down * 2 * gain / (before + after)

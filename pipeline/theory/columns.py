@@ -73,6 +73,13 @@ DIVERGENCE_BLOCKS: Schema = {
     "r_squared": float64("of the fit, held out; null below five samples", nullable=True),
 }
 
+DIVERGENCE: Mapping[str, Schema] = {
+    "": DIVERGENCE_TRIANGLE,
+    ".bounds": DIVERGENCE_BOUNDS,
+    ".blocks": DIVERGENCE_BLOCKS,
+}
+"""What follows a model's name in the name of a table -> its schema."""
+
 ATTENTION_ONLY: Schema = {
     "experiment": string("heads, head_width, width, square, parameters, narrow, routing"),
     "architecture": string(
@@ -167,11 +174,5 @@ EXPERIMENTS: Mapping[str, Schema] = {
 def experiment_table(
     schema: Schema, rows: Iterable[Mapping[str, object]], **same: object
 ) -> pl.DataFrame:
-    """The table of an experiment.
-
-    Args:
-        schema: of the table.
-        rows: values by column; a column that a row lacks is null.
-        same: values that are equal in all rows.
-    """
+    """The table of an experiment; a column that a row lacks is null, and `same` are in all rows."""
     return pl.DataFrame([{**same, **row} for row in rows], schema=dtypes(schema))

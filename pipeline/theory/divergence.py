@@ -70,13 +70,10 @@ def measure(
     States are computed in the model's precision, at least float32; the bounds table is computed
     from them in float64.
 
-    Args:
-        model: in evaluation mode, on any device.
-        samples: as `SAMPLES`, of any splits; one prefix and one suffix length.
-        token_budget: tokens at a time, counted once a branch of the wavefront; it changes no
-            result beyond rounding; None: from the memory that is free.
-        progress: called after each batch.
-        journal: records halved batches.
+    The model is in evaluation mode, on any device; the samples, as `SAMPLES`, are of any splits,
+    one prefix and one suffix length. The budget is of tokens at a time, counted once a branch of
+    the wavefront, by default from the memory that is free; it changes no result beyond rounding.
+    The journal records halved batches.
 
     Returns:
         Three tables; rows in the order of the samples, then of the blocks.

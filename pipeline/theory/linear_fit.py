@@ -45,16 +45,12 @@ class LinearFit(NamedTuple):
         identity_plus: ||I + W||.
         r_squared: share of the variance of F that is explained in held-out samples; None where
             there are fewer than five samples.
-        tokens: that were fitted.
-        ridge: what was added to the variances, in units of each.
     """
 
     weight: Tensor
     norm: float
     identity_plus: float
     r_squared: float | None
-    tokens: int
-    ridge: float
 
 
 class Fits(NamedTuple):
@@ -70,11 +66,9 @@ def fit(described: Described, tokens: Tensor, sample_ids: Sequence[int]) -> list
     Blocks are the outer loop: the states of all fitted tokens are kept, about as many numbers as a
     block has weights, but the Gram matrices of one block only.
 
-    Args:
-        described: of a model; its states are in `described.dtype`.
-        tokens: (N, T) int64; evenly spread rows of them are used, up to `MOST_TOKENS` x D tokens,
-            and a quarter as many more are held out.
-        sample_ids: N of them, for an error.
+    The states are in `described.dtype`. Of the tokens (N, T) int64, evenly spread rows are used, up
+    to `MOST_TOKENS` x D tokens, and a quarter as many more are held out. The N sample ids are for
+    an error.
 
     Returns:
         For each of the L blocks.
@@ -164,8 +158,6 @@ def _solve(fitted: _Sums, other: _Sums) -> LinearFit:
         norm=float(operator_norm(weight)),
         identity_plus=float(operator_norm(shifted)),
         r_squared=_r_squared(fitted, other, solution),
-        tokens=fitted.count,
-        ridge=ridge,
     )
 
 

@@ -20,15 +20,11 @@ def train(
     learning_rate: float,
     stepped: Callable[[], object] = lambda: None,
 ) -> None:
-    """Minimize the losses of models that stand side by side.
+    """Minimize the losses (M,) of models that stand side by side, in one step or more.
 
-    Args:
-        parameters: changed in place; the first dimension of each is the model.
-        losses: gives (M,), of each model. Its gradient comes from its own loss: the sum that is
-            minimized keeps the models apart.
-        steps: at least one.
-        learning_rate: the largest.
-        stepped: called after every step.
+    The parameters are changed in place; the first dimension of each is the model. A model's
+    gradient comes from its own loss: the sum that is minimized keeps the models apart. The learning
+    rate is the largest; `stepped` is called after every step.
     """
 
     def share(step: int) -> float:

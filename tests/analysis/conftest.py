@@ -35,6 +35,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[
         models={"tiny-neo-8": ("gpt-neo", 8)}, accuracies={"tiny_piqa": (0.5, 0.9)}
     )
     models = small.write(root / "data")
-    aggregate.write_summary("tiny", models, root / "data", root / "data" / "summary.parquet")
-    figures.write_figures(root / "data" / "summary.parquet", root / "figures", root / "data")
+    aggregate.write_summary("tiny", models, root / "data")
+    figures.write_figures(root / "data", root / "figures")
     return root, models

@@ -238,7 +238,7 @@ def test_every_defect_is_named(study: synthetic.Study, tmp_path: Path) -> None:
     ]
     models = replace(study, models=spoiled).write(tmp_path)
     with pytest.raises(InputError) as caught:
-        write_summary("tiny", models, tmp_path, tmp_path / "summary.parquet")
+        write_summary("tiny", models, tmp_path)
     message = str(caught.value)
     for expected in (
         "memorization of tiny-pythia-8",
@@ -253,14 +253,15 @@ def test_every_defect_is_named(study: synthetic.Study, tmp_path: Path) -> None:
 
 def test_written_twice_it_is_the_same_file(small: synthetic.Study, tmp_path: Path) -> None:
     models = small.write(tmp_path)
-    for name in ("a.parquet", "b.parquet"):
-        write_summary("tiny", models, tmp_path, tmp_path / name)
-    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
-    written = tables.read(tmp_path / "a.parquet", SUMMARY)
+    path, made = tmp_path / "summary.parquet", []
+    for _ in range(2):
+        write_summary("tiny", models, tmp_path)
+        made.append(path.read_bytes())
+    assert made[0] == made[1]
+    written = tables.read(path, SUMMARY)
     assert written.equals(aggregate(small.models))
     # the models are those asked for, in that order, not what lies in the folder
-    write_summary("tiny", models[:0:-1], tmp_path, tmp_path / "c.parquet")
-    some = tables.read(tmp_path / "c.parquet", SUMMARY)
+    some, _ = write_summary("tiny", models[:0:-1], tmp_path)
     assert some["model"].unique(maintain_order=True).to_list() == ["d", "c", "b"]
 
 
@@ -271,10 +272,10 @@ def test_a_partial_summary_leaves_out_what_failed(small: synthetic.Study, tmp_pa
     (tmp_path / "benchmarks" / f"{without_benchmarks}.parquet").unlink()
     path = tmp_path / "summary.parquet"
     with pytest.raises(InputError) as refused:
-        write_summary("tiny", models, tmp_path, path)
+        write_summary("tiny", models, tmp_path)
     assert len(refused.value.problems) == 2
     assert not path.exists()
-    summary = write_summary("tiny", models, tmp_path, path, stale={})
+    summary, _ = write_summary("tiny", models, tmp_path, stale={})
     others = [name for name, _ in models[1:]]
     assert summary["model"].unique(maintain_order=True).to_list() == others
     own = summary.filter(model=without_benchmarks)
@@ -283,13 +284,13 @@ def test_a_partial_summary_leaves_out_what_failed(small: synthetic.Study, tmp_pa
     assert tables.provenance(path)["models"] == others
     # a study that has no benchmarks
     shutil.rmtree(tmp_path / "benchmarks")
-    summary = write_summary("tiny", models[1:], tmp_path, path, benchmarked=False)
+    summary, _ = write_summary("tiny", models[1:], tmp_path, benchmarked=False)
     assert summary["task"].unique().to_list() == ["memorization"]
     assert summary["model"].unique(maintain_order=True).to_list() == others
     # a study that has nothing
     shutil.rmtree(tmp_path / "memorization")
     with pytest.raises(InputError, match="no model with tables that match"):
-        write_summary("tiny", models, tmp_path, path, stale={})
+        write_summary("tiny", models, tmp_path, stale={})
 
 
 @pytest.mark.parametrize(
@@ -304,7 +305,7 @@ def test_tables_from_before_a_change_are_left_out(
     document = tmp_path / "benchmarks" / f"{models[-1][0]}.documents.parquet"
     path = tmp_path / "summary.parquet"
     stale = {"first@x": [old], "second@x": [document]}
-    summary = write_summary("tiny", models, tmp_path, path, stale=stale)
+    summary, _ = write_summary("tiny", models, tmp_path, stale=stale)
     assert 1 <= len(kept) < len(models)
     assert summary["model"].unique(maintain_order=True).to_list() == [name for name, _ in kept]
     assert summary.filter(model=models[-1][0])["task"].unique().to_list() == ["memorization"]

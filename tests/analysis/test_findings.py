@@ -7,7 +7,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from pipeline.analysis.estimates import Measured
+from pipeline.analysis.estimates import measured_models
 from pipeline.analysis.evidence import evidence, evidence_of, gathered
 from pipeline.analysis.measured import ModelTables
 from pipeline.analysis.schema import Thresholds
@@ -313,7 +313,8 @@ def test_what_is_not_measured_is_said(study: synthetic.Study) -> None:
         assert "can tell: it takes" in found[claim].words["unmeasured"]
     assert "too few to judge" in found["texts"].words["unmeasured"]
     blind = synthetic.study(models=ONE, accuracies={"blind": (0.5, 0.5), "able": (0.5, 0.9)}).models
-    assert list(Measured(evidence(blind)).metrics) == ["able"]  # the other has no lead
+    [measured] = measured_models(evidence(blind))
+    assert list(measured.metrics) == ["able"]  # the other has no lead
     of_nothing = judged_of([])
     assert {plain(finding.verdict) for finding in of_nothing.values()} == {"not measured"}
     assert {finding.word for finding in of_nothing.values()} == {"not measured"}

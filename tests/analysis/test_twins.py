@@ -77,8 +77,7 @@ def test_what_the_twin_lacks_is_left_out(model: ModelTables) -> None:
 
 def test_a_twin_is_no_model_of_the_summary(tmp_path: Path) -> None:
     study = synthetic.study(models={"seen": ("pythia", 4), "twin": ("pythia", 4)}, per_copies=16)
-    models, path = study.write(tmp_path), tmp_path / "summary.parquet"
-    compared = write_summary("s", models, tmp_path, path, twins={"seen": "twin"})
+    compared, _ = write_summary("s", study.write(tmp_path), tmp_path, twins={"seen": "twin"})
     assert set(compared["model"]) == {"seen"}
     assert compared.filter(metric=COUNTERFACTUAL).height
     for table in ("evidence", "verdicts"):

@@ -152,7 +152,7 @@ def aggregate(data: Path, _n_samples: int, _n_blocks: int) -> None:
     """Every estimate with its interval."""
     from pipeline.analysis.aggregate import write_summary
 
-    write_summary("large", [(MODEL, FAMILY)], data, data / "summary.parquet")
+    write_summary("large", [(MODEL, FAMILY)], data)
 
 
 STEPS: dict[str, Callable[[Path, int, int], None]] = {

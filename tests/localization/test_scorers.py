@@ -16,7 +16,7 @@ from pipeline.localization import scorers
 from pipeline.localization.planting import Planted
 from pipeline.localization.scorers import SCORERS, Subject, without, written
 from pipeline.localization.scoring import own_scorers, removed, score
-from pipeline.mitigations.neurons import hard_concrete, integrated_gradients, slimmed
+from pipeline.mitigations.pruning import hard_concrete, integrated_gradients, slimmed
 from pipeline.mitigations.rows import Rows, log_probs
 from pipeline.models.grids import GRIDS
 from pipeline.models.places import Place, grid, masks

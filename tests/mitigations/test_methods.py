@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from pipeline.mitigations import curvature, descent, schema, weights
+from pipeline.mitigations import curvature, descent, pruning, schema
 from pipeline.mitigations.matrices import last_matrices, mean_inputs, mlp_matrices
 from pipeline.mitigations.methods import HALVINGS, METHODS, chosen_dose, edited, lowered
 from pipeline.mitigations.rows import BATCH, Rows, log_probs, margins, recited
@@ -205,7 +205,7 @@ def test_wanda_and_obd_by_loops(world: World) -> None:
     matrices = mlp_matrices(world.model)
     rows = world.forget[:3]
     squares = mean_inputs(world.model, rows, matrices, torch.square)
-    fisher = weights.fisher_diagonal(world.model, rows, matrices)
+    fisher = pruning.fisher_diagonal(world.model, rows, matrices)
     seen: list[Tensor] = []
     hook = matrices[2].register_forward_hook(lambda _m, args, _r: seen.append(args[0]))
     world.model(input_ids=rows.tokens)

@@ -54,9 +54,8 @@ def four(study: synthetic.Study, tmp_path_factory: pytest.TempPathFactory) -> st
     root = tmp_path_factory.mktemp("four")
     named = study.write(root / "data")
     synthetic_theory.write(root / "data", synthetic.MODELS)
-    summary = root / "data" / "summary.parquet"
-    aggregate.write_summary("tiny", named, root / "data", summary)
-    figures.write_figures(summary, root / "figures", root / "data")
+    aggregate.write_summary("tiny", named, root / "data")
+    figures.write_figures(root / "data", root / "figures")
     return _published(root, named)
 
 
@@ -285,9 +284,9 @@ def test_the_block_that_harms_a_sample_most_is_named(page, written):
 def test_samples_are_shown_where_no_block_was_edited_alone(chromium, tmp_path):
     groups = [Group("quartiles")]
     made = synthetic.study(models={"m": ("pythia", 4)}, per_copies=8, groups=groups)
-    named, summary = made.write(tmp_path / "data"), tmp_path / "data" / "summary.parquet"
-    aggregate.write_summary("tiny", named, tmp_path / "data", summary)
-    figures.write_figures(summary, tmp_path / "figures", tmp_path / "data")
+    named = made.write(tmp_path / "data")
+    aggregate.write_summary("tiny", named, tmp_path / "data")
+    figures.write_figures(tmp_path / "data", tmp_path / "figures")
     with visit(chromium, _published(tmp_path, named)) as page:
         grid = page.locator("#grid")
         rows = grid.locator("tbody th").all_inner_texts()

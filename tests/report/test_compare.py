@@ -77,7 +77,7 @@ def test_newcombes_example():
     """Newcombe (1998), Table II (a): 56/70 against 48/80, method 10: 0.0524 to 0.3339."""
     key = {"model": "m", "intervention": "baseline", "split": "memorized", "task": "t"}
     kinds = {"k": pl.UInt16, "copies": pl.UInt32, "block": pl.UInt16, "category": pl.String}
-    kinds["higher_is_better"] = pl.Boolean
+    kinds |= {"higher_is_better": pl.Boolean, "edit": pl.String, "group": pl.String}
     sides = []
     for right, n in ((48, 80), (56, 70)):
         low, high = proportion_confint(right, n, method="wilson")

@@ -18,15 +18,14 @@ from matplotlib.patches import Rectangle
 
 from pipeline.analysis import spread, views
 from pipeline.analysis.aggregate import aggregate
-from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE, evidence
-from pipeline.analysis.rows import SUMMARY
+from pipeline.analysis.evidence import evidence
+from pipeline.analysis.results import read_numbers
 from pipeline.analysis.statistics import student
 from pipeline.analysis.text import percent_interval
 from pipeline.report import colours, figures, marks, style
 from pipeline.report.markup import plain
 from pipeline.report.plots.extraction import TOP_40, extractions
 from pipeline.report.plots.plot import Plot
-from pipeline.workflow import tables
 from tests.analysis import synthetic
 from tests.measure.test_own_metrics import python
 from tests.project import copy_files
@@ -290,13 +289,12 @@ def test_marks_tell_the_numbers_of_their_rows(plots):
 
 def test_files_and_their_index_are_the_same_every_time(written, tmp_path):
     data, folder = written[0] / "data", written[0] / "figures"
-    index = json.loads((folder / figures.INDEX).read_text(encoding="utf-8"))
-    summary = tables.read(data / "summary.parquet", SUMMARY)
-    rows = tables.read(data / EVIDENCE_FILE, EVIDENCE)
+    index = json.loads((folder / figures.FIGURES_INDEX).read_text(encoding="utf-8"))
+    summary, rows = read_numbers(data)
     plots = figures.plots(summary, rows, over_samples=spread.quantiles(summary, data))
     assert [entry["name"] for entry in index] == [plot.name for plot in plots]
     files = {f"{plot.name}.{e}" for plot in plots for e in ("svg", "png", "pdf", "csv")}
-    files |= {figures.INDEX, figures.COLUMNS}
+    files |= {figures.FIGURES_INDEX, figures.COLUMNS}
     assert {path.name for path in folder.iterdir()} == files
     columns = pl.read_csv(folder / figures.COLUMNS)
     assert set(columns["column"]) == {name for plot in plots for name in plot.data.columns}

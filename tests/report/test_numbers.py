@@ -100,8 +100,8 @@ def _write(root: Path) -> None:
     )
     other = {**studied.manifests["twin-neo-8"], "origin": {"recipe": {"most_copies": 0}}}
     models = replace(studied, manifests={**studied.manifests, "twin-neo-8": other}).write(data)
-    path, twins = data / "summary.parquet", {"tiny-neo-8": "twin-neo-8"}
-    aggregate.write_summary("tiny", models, data, path, twins=twins, limits=THRESHOLDS)
+    twins = {"tiny-neo-8": "twin-neo-8"}
+    aggregate.write_summary("tiny", models, data, twins=twins, limits=THRESHOLDS)
     (data / "tasks").mkdir()
     blind = {"tiny_piqa": {"unigram": 0.5123, "longest": 0.4867}}
     (data / "tasks" / "baselines.json").write_text(json.dumps(blind))
@@ -122,7 +122,7 @@ def _write(root: Path) -> None:
     tables.write(scores, data / "localization.parquet", LOCALIZATION, {})
     tables.write(removal, data / "removal.parquet", REMOVAL, {})
     synthetic_theory.write(data, synthetic.MODELS)
-    figures.write_figures(data / "summary.parquet", root / "figures", data, steps=STEPS)
+    figures.write_figures(data, root / "figures", steps=STEPS)
     reported = [pair for pair in models if pair[0] != "twin-neo-8"]
     page.write_page("tiny", reported, data, data / "tasks", root, {}, thresholds=THRESHOLDS)
 

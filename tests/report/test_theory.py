@@ -16,16 +16,14 @@ from scipy import stats
 from test_page import HOSTILE, Outline
 
 from pipeline.analysis import aggregate, link, views
-from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE
 from pipeline.analysis.kept import kept
-from pipeline.analysis.rows import SUMMARY
+from pipeline.analysis.results import read_numbers
 from pipeline.analysis.text import visible
 from pipeline.analysis.theory import Theory, over_seeds, read_theory
 from pipeline.report import appendices, figures, page, statements, style
 from pipeline.report.markup import plain
 from pipeline.report.plots.plot import Plot
 from pipeline.report.theory_sections import theory_sections
-from pipeline.workflow import tables
 from tests.analysis import synthetic, synthetic_theory
 
 NAME = "tiny-neo-8"
@@ -40,7 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small study with theory's tables."""
     root = tmp_path_factory.mktemp("theory")
     study = synthetic.study(STEADY, MODELS, {"tiny_piqa": (0.5, 0.9)}, per_copies=32)
-    aggregate.write_summary("tiny", study.write(root), root, root / "summary.parquet")
+    aggregate.write_summary("tiny", study.write(root), root)
     synthetic_theory.write(root, MODELS)
     return root
 
@@ -48,8 +46,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def made(root: Path) -> tuple[pl.DataFrame, pl.DataFrame, Theory]:
     """Summary, evidence, and what is read of the theory."""
-    summary = tables.read(root / "summary.parquet", SUMMARY)
-    evidence = tables.read(root / EVIDENCE_FILE, EVIDENCE)
+    summary, evidence = read_numbers(root)
     return summary, evidence, read_theory(root, [(NAME, "gpt-neo")])
 
 
@@ -472,7 +469,7 @@ def test_the_page_says_what_the_tables_say(root, made, tmp_path, plots):
         style.save(figures.figure(plot), tmp_path / "figures", plot.name)
         plot.data.write_csv(tmp_path / "figures" / f"{plot.name}.csv")
         index.append(plot.words())
-    (tmp_path / "figures" / figures.INDEX).write_text(json.dumps(index, default=vars))
+    (tmp_path / "figures" / figures.FIGURES_INDEX).write_text(json.dumps(index, default=vars))
     html = write_page(root, tmp_path)
     outline = Outline(html)
     assert outline.open == []

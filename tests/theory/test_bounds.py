@@ -21,7 +21,7 @@ SCALES = st.floats(-1.0, 1.5).map(lambda exponent: 10**exponent)  # 0.1 to 30
 def some_fit(weight):
     shifted = weight + torch.eye(len(weight), dtype=weight.dtype)
     norm, plus = (float(bounds.operator_norm(each)) for each in (weight, shifted))
-    return LinearFit(weight, norm, plus, None, 0, 0.0)
+    return LinearFit(weight, norm, plus, None)
 
 
 def known_of(block, weight):

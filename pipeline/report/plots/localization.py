@@ -1,7 +1,6 @@
 """How often each scorer ranks a place that learned first, by kind of place. Not in the paper."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import polars as pl
 from matplotlib import colormaps
@@ -12,9 +11,6 @@ from pipeline.localization.schema import ORACLE, RANDOM
 from pipeline.report import style
 from pipeline.report.localization import SECTION, called
 from pipeline.report.plots.plot import Plot, count, share
-
-BRIGHT = 0.5
-"""Luminance of a cell above which its number is black."""
 
 
 def found_first(found: pl.DataFrame) -> Iterator[Plot]:
@@ -47,10 +43,8 @@ def draw(data: pl.DataFrame) -> Figure:
     shades = colormaps["viridis"](style.finite(placed["hit"]))
     style.cells(axes, placed, "x", "y", shades)
     for cell, shade in zip(placed.iter_rows(named=True), shades, strict=True):
-        look: Any = {"ha": "center", "va": "center", "fontsize": 7}
-        look["color"] = "#000000" if shade[:3] @ (0.299, 0.587, 0.114) > BRIGHT else "#ffffff"
-        look["fontweight"] = "bold" if cell["hit_low"] > cell["chance"] else "normal"
-        axes.text(cell["x"], cell["y"], f"{100 * cell['hit']:.0f}", **look)
+        weight = "bold" if cell["hit_low"] > cell["chance"] else "normal"
+        style.percent_on(axes, cell, cell["hit"], shade, fontsize=7, fontweight=weight)
     axes.set_xticks(range(len(truths)), truths, rotation=40, ha="right")
     axes.set_yticks([-i for i in range(len(scorers))], list(of_all["called"]))
     return figure

@@ -213,7 +213,8 @@ def draw_lengths(data: pl.DataFrame) -> Figure:
 
 def perplexity(summary: pl.DataFrame) -> Iterator[Plot]:
     """Metrics that are better when lower, such as word_perplexity, by block (Figs. 5, A21)."""
-    data = views.losses(summary).filter(UNMODIFIED_OR_ONE_BLOCK).select(*NUMBERS)
+    lower = views.benchmarks(summary).filter(~pl.col("higher_is_better"), UNMODIFIED_OR_ONE_BLOCK)
+    data = lower.select(*NUMBERS)
     named = data.select("task", "metric").unique().sort("task", "metric").rows()
     values = {
         "metrics": ", ".join(f"{metric} on {task}" for task, metric in named),

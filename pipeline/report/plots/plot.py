@@ -28,6 +28,9 @@ UNMODIFIED_OR_ONE_BLOCK = views.ONE_BLOCK | UNMODIFIED
 
 _CAPTIONS: Mapping[str, Mapping[str, Any]] = words("captions.yaml")
 
+FIGURES_INDEX = "figures.json"
+"""Beside the figures: order, headings, captions, alternative texts, and where each row is drawn."""
+
 EDITS_IN_WORDS: Mapping[str, str] = _CAPTIONS["shared"]["edits"]
 """Edit -> what it does to one block, after "with"."""
 

@@ -36,9 +36,7 @@ def scatters(summary: pl.DataFrame, evidence: pl.DataFrame) -> Iterator[Plot]:
     y = views.benchmarks(summary).filter(UNMODIFIED_OR_ONE_BLOCK)
     joined = y.join(x, on=key, maintain_order="left")
     joined = joined.select(*NUMBERS, "higher_is_better", "chance", *exact)
-    measured = {
-        views.seeds_name(model.name, len(model.seeds)): model for model in measured_models(evidence)
-    }
+    measured = {model.shown: model for model in measured_models(evidence)}
     for name, _ in views.models(summary):
         data = joined.filter(model=name)
         if not by_block(data).height:

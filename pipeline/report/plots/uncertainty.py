@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipeline.analysis import views
-from pipeline.analysis.spread import QUANTILES
+from pipeline.analysis.spread import METRICS, QUANTILES
 from pipeline.report import style
 from pipeline.report.numbers import SHARE
 from pipeline.report.plots.plot import (
@@ -37,7 +37,7 @@ _AT_BASELINE = -1
 
 def spreads(summary: pl.DataFrame, spread: pl.DataFrame) -> Iterator[Plot]:
     """Completion entropy (Fig. 2) and token accuracy (Eq. 4) by block and split."""
-    for metric in ("completion_entropy", "token_accuracy"):
+    for metric in METRICS:
         rows = summary.filter(UNMODIFIED_OR_ONE_BLOCK, metric=metric).select(*NUMBERS, "split")
         key = ("model", "intervention", "split", "metric")
         data = rows.join(spread, on=key, how="left", maintain_order="left")
