@@ -61,23 +61,6 @@ START_SECONDS = 15
 
 
 @dataclass(frozen=True)
-class Sheet:
-    """A GPU by its data sheet: peak FLOPs a second without sparsity, and bytes of memory."""
-
-    float32: float
-    half: float
-    memory: float
-
-    def rate(self, dtype: str) -> float:
-        """FLOPs a second that a stage reaches: a quarter of the peak, or a tenth in half."""
-        return self.float32 / 4 if dtype == "float32" else self.half / 10
-
-
-SHEETS = {"a100": Sheet(19.5e12, 312e12, 80e9), "h100": Sheet(67e12, 989e12, 80e9)}
-"""NVIDIA's data sheets of the A100 80GB SXM and of the H100 SXM."""
-
-
-@dataclass(frozen=True)
 class Size:
     """The sizes that determine the cost of a model: L, H, parameters.
 
@@ -222,11 +205,9 @@ class Costs:
         return tokens
 
     def seconds(self, group: str, model: Model, device: str) -> float:
-        """Time of a stage of a model, with its start, on ``cpu``, ``cuda`` or one of `SHEETS`."""
+        """Time of a stage of a model, with its start; `device` as of `operations_a_second`."""
         dtype, threads = self._study.evaluation[model.family].dtype, self._study.run.threads
         rate = self._recorded.get((group.removesuffix("_part"), device))
-        if device in SHEETS:
-            rate = SHEETS[device].rate(dtype)
         rate = rate or operations_a_second(device, dtype, threads)
         loading = LOAD_SECONDS * model.billions + START_SECONDS
         return loading + self.operations(group, model) / rate

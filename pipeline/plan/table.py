@@ -13,7 +13,7 @@ from huggingface_hub import constants
 from pipeline.checkpoints.manifest import BYTES
 from pipeline.checkpoints.schema import Hub
 from pipeline.interventions.interventions import is_own
-from pipeline.plan.cost import SHEETS, START_SECONDS, Costs
+from pipeline.plan.cost import START_SECONDS, Costs
 from pipeline.plan.downloads import amount, wants
 from pipeline.study.loops import parsed
 from pipeline.study.schema import Study
@@ -23,6 +23,7 @@ from pipeline.workflow.errors import bad_input
 from pipeline.workflow.files import bytes_of, free_on_disk
 from pipeline.workflow.network import online
 from pipeline.workflow.progress import duration
+from pipeline.workflow.shards import GPU_RATES
 
 ROW_BYTES, DOCUMENT_BYTES = 80, 8
 """Of a row of memorization, and of a document of a benchmark under an intervention; doubled."""
@@ -35,8 +36,11 @@ COPIES = 2
 
 HEAD = ("stage", "fetch", "compute", "time", "stored", "state")
 
-ON = {"a100": "a100", "h100": "h100", "slurm": "a100"}
+ON = {name: name for name in GPU_RATES} | {"slurm": "a100"}
 """Other machines that a plan can be for -> their GPU. On `slurm`, jobs run side by side."""
+
+GPU_MEMORY = 80e9
+"""Bytes, of each of these GPUs."""
 
 
 @dataclass
@@ -111,14 +115,14 @@ def plan(study: Study, dag: Dag, on: str | None = None) -> str:
     if running:
         largest = max((study.models[key] for key in running), key=costs.weight_bytes)
         needed = costs.weight_bytes(largest)
-        room = _room(needed, SHEETS[device].memory if device in SHEETS else free_bytes(device))
+        room = _room(needed, GPU_MEMORY if on else free_bytes(device))
         weights = f"{amount(needed, 'B')} of weights for {largest.name}"
         lines.append(f"memory    {weights}, the largest, {room}")
     if unknown:
         lines.append("unknown   " + ", ".join(unknown))
     usual = "GPU" if device == "cuda" else "processor core"
     here = f"Times are rough: from what this study's stages took here, else from a usual {usual}."
-    lines += ["", *(_sheets() if on else [here])]
+    lines += ["", *(_assumed() if on else [here])]
     if not online() and any(isinstance(m.checkpoint, Hub) for m in study.models.values()):
         lines.append("The hub was not asked (no network, or HF_HUB_OFFLINE): ~ is a guess.")
     own = sorted({str(one.edit) for one in study.interventions if is_own(one.edit)})
@@ -140,15 +144,14 @@ def _time(dag: Dag, made: Sequence[Row], on: str | None) -> str:
     return f"{duration(max(ends.values()))} with all jobs side by side, on an {ON[on]} each"
 
 
-def _sheets() -> list[str]:
+def _assumed() -> list[str]:
     """What is assumed of the GPUs."""
-    lines = [
-        f"{'GPU':5}  {'float32':>12}  {'half precision':>14}  {'memory':>6}   by its data sheet"
-    ]
-    for name, sheet in SHEETS.items():
-        float32, half = amount(sheet.float32, "FLOP/s"), amount(sheet.half, "FLOP/s")
-        lines.append(f"{name:5}  {float32:>12}  {half:>14}  {amount(sheet.memory, 'B'):>6}")
-    return [*lines, "Assumed are a quarter of the peak in float32, and a tenth in half precision."]
+    lines = [f"{'GPU':5}  {'float32':>12}  {'half precision':>14}  {'memory':>6}"]
+    for name, (single, half) in GPU_RATES.items():
+        float32, halved = amount(single, "FLOP/s"), amount(half, "FLOP/s")
+        lines.append(f"{name:5}  {float32:>12}  {halved:>14}  {amount(GPU_MEMORY, 'B'):>6}")
+    peak = "a quarter of the data sheet's peak in float32, and a tenth in half precision"
+    return [*lines, f"Assumed rates: {peak}."]
 
 
 def rows(study: Study, dag: Dag, costs: Costs, device: str) -> list[Row]:

@@ -45,13 +45,22 @@ PARTIAL, PARTS = "partial", "parts"
 CPU_RATE = 3e10
 """Operations per second of one thread, measured on the tiny study."""
 
-GPU_RATE = {"float32": 5e12, "float16": 3e13, "bfloat16": 3e13}
-"""The same of a GPU: a quarter of an A100's peak, or a tenth in half precision."""
+GPU_RATES = {"a100": (5e12, 3e13), "h100": (1.7e13, 9.9e13)}
+"""GPU -> the same in float32, a quarter of the peak, and in half precision, a tenth of it.
+
+The peaks are without sparsity, from NVIDIA's data sheets of the A100 80GB SXM and the H100 SXM.
+"""
 
 
 def operations_a_second(device: str, dtype: str, threads: int) -> float:
-    """A rough rate of a device, ``cuda`` or ``cpu``, in this precision, with so many threads."""
-    return GPU_RATE[dtype] if device == "cuda" else CPU_RATE * threads
+    """A rough rate of a device in this precision, with so many threads.
+
+    The device is ``cpu``, one of `GPU_RATES`, or ``cuda``, taken for an A100.
+    """
+    if device == "cpu":
+        return CPU_RATE * threads
+    single, half = GPU_RATES["a100" if device == "cuda" else device]
+    return single if dtype == "float32" else half
 
 
 def seconds_a_token(

@@ -12,13 +12,14 @@ from huggingface_hub.errors import CachedRepoTreeNotFoundError
 from networkx import DiGraph
 
 from pipeline.plan import downloads, table
-from pipeline.plan.cost import SHEETS, Costs
+from pipeline.plan.cost import Costs
 from pipeline.plan.downloads import amount
 from pipeline.plan.table import duration, plan, rows
 from pipeline.study.composition import check, compose, load
 from pipeline.study.schema import Study
 from pipeline.workflow.dag import Stage
 from pipeline.workflow.errors import InputError
+from pipeline.workflow.shards import operations_a_second
 from tests.hub.population import populate
 from tests.hub.server import Hub
 from tests.hub.study import copy_project
@@ -108,14 +109,14 @@ def test_a_plan_for_another_machine(studies):
     assert hours["slurm"] < hours["h100"] < hours["a100"] < 16 * hours["h100"]
     text = planned(paper, on="slurm")[1]
     assert "with all jobs side by side, on an a100 each" in text
-    assert re.search(r"^h100 +67 TFLOP/s +989 TFLOP/s +80 GB$", text, re.M)
+    assert re.search(r"^h100 +17 TFLOP/s +99 TFLOP/s +80 GB$", text, re.M)
     assert "of 80 GB free" in text
     costs, model = Costs(paper), next(iter(paper.models.values()))
     operations = costs.operations("benchmarks", model)
     faster = costs.seconds("benchmarks", model, "a100") - costs.seconds("benchmarks", model, "h100")
     assert paper.evaluation[model.family].dtype == "float32"
-    assert faster == pytest.approx(operations * 4 * (1 / 19.5e12 - 1 / 67e12))
-    assert SHEETS["h100"].rate("bfloat16") == 98.9e12
+    assert faster == pytest.approx(operations * (1 / 5e12 - 1 / 1.7e13))
+    assert operations_a_second("h100", "bfloat16", 1) == 9.9e13
     with pytest.raises(InputError, match=r"--on[\s\S]*a100, h100, slurm"):
         planned(paper, on="tpu")
 
