@@ -44,7 +44,8 @@ def windows(study: Study, model: Model) -> None:
         made = measure(
             loaded,
             documents,
-            *(asked.prefix_length, asked.suffix_length),
+            asked.prefix_length,
+            asked.suffix_length,
             chosen,
             stride=asked.stride,
             exact=asked.exact,
