@@ -61,10 +61,9 @@ class Dag:
     def __init__(self, *, decide: bool = True) -> None:
         self._decide = decide
         self.repo = opened()
-        if decide:
-            with self.repo.lock:  # no other process is writing dvc.lock
-                _set_aside_damaged_lock(LOCK)
-        self.stages = {stage.addressing: _stage(stage) for stage in self._resolved()}
+        with self.repo.lock:  # no other process is writing dvc.lock, which DVC reads as well
+            _set_aside_damaged_lock(LOCK)
+            self.stages = {stage.addressing: _stage(stage) for stage in self._resolved()}
         self.producer = {out: stage.address for stage in self.stages.values() for out in stage.outs}
 
     def _resolved(self) -> list[PipelineStage]:

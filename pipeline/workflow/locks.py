@@ -1,5 +1,6 @@
 """Locks for one run at a time in a checkout: DVC's, and one that the kernel drops."""
 
+import json
 import os
 import platform
 import shutil
@@ -11,9 +12,9 @@ from typing import Any
 
 import psutil
 from dvc.exceptions import NotDvcRepoError
-from dvc.lock import LockError
+from dvc.lock import LockError, make_lock
 from dvc.repo import Repo
-from dvc.rwlock import _edit_rwlock, rwlock
+from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK, _edit_rwlock, rwlock
 from dvc.scm import SCMError
 from filelock import FileLock, Timeout
 
@@ -32,7 +33,7 @@ def opened() -> Repo:
         InputError: the folder is no git repository, or not DVC's.
     """
     try:
-        return Repo(".", _wait_for_lock=True)
+        repo = Repo(".", _wait_for_lock=True)
     except (NotDvcRepoError, SCMError) as error:
         raise bad_input(
             str(Path.cwd()),
@@ -40,6 +41,29 @@ def opened() -> Repo:
             "a clone of the project's git repository, in which DVC works",
             "clone it with git; an unpacked archive does not work",
         ) from error
+    _remove_damaged_list(repo)
+    return repo
+
+
+def _hardlink(repo: Repo) -> bool:
+    return bool(repo.config["core"].get("hardlink_lock", False))
+
+
+def _remove_damaged_list(repo: Repo) -> None:
+    """Remove DVC's list of locks where a killed DVC has cut it short.
+
+    DVC writes it in place, several times a stage, and runs no other stage where it cannot read it.
+    """
+    folder = Path(repo.tmp_dir)
+    with make_lock(
+        str(folder / RWLOCK_LOCK), tmp_dir=repo.tmp_dir, hardlink_lock=_hardlink(repo), wait=True
+    ):  # no other process is writing it
+        try:
+            json.loads((folder / RWLOCK_FILE).read_bytes())
+        except FileNotFoundError:
+            pass
+        except ValueError:
+            (folder / RWLOCK_FILE).unlink()
 
 
 @contextmanager
@@ -70,12 +94,12 @@ def _alive(entry: dict[str, Any]) -> bool:
     return bool(arguments) and entry["cmd"].endswith(" ".join(["", *arguments]))
 
 
-def _drop_leftovers(repo: Repo, hardlink: bool) -> None:
+def _drop_leftovers(repo: Repo) -> None:
     """Remove from DVC's list of locks what a killed run left there.
 
     DVC does so unless a process has the same id. In a container that is started again, ids repeat.
     """
-    with _edit_rwlock(repo.tmp_dir, repo.fs, hardlink) as locks:
+    with _edit_rwlock(repo.tmp_dir, repo.fs, _hardlink(repo)) as locks:
         written, read = locks["write"], locks["read"]
         locks["write"] = {path: entry for path, entry in written.items() if _alive(entry)}
         alive = {
@@ -92,13 +116,11 @@ def held(path: Path) -> Iterator[None]:
         InputError: such a stage runs, under either engine; or there is no repository.
     """
     repo = opened()
-    hardlink = repo.config["core"].get("hardlink_lock", False)
+    command, written = " ".join(sys.argv), [str(path.absolute())]
     with ExitStack() as stack:
         with naming_the_holder():
-            _drop_leftovers(repo, hardlink)
-            lock = rwlock(
-                repo.tmp_dir, repo.fs, " ".join(sys.argv), [], [str(path.absolute())], hardlink
-            )
+            _drop_leftovers(repo)
+            lock = rwlock(repo.tmp_dir, repo.fs, command, [], written, _hardlink(repo))
             stack.enter_context(lock)
         yield
 

@@ -97,7 +97,25 @@ def run(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Run:
     hungry = project.root / "hungry" / HUNGRY
     hungry.parent.mkdir()
     hungry.touch()
-    return Run(project, project.said(*SUBMIT), _jobs(project))
+    done = project.command(*SUBMIT, check=False)
+    said = done.stdout + done.stderr
+    if done.returncode:
+        pytest.fail(f"{said}\n{_errors(project)}", pytrace=False)
+    return Run(project, said, _jobs(project))
+
+
+def _errors(project: Project) -> str:
+    """What jobs and stages said of errors; a report of a run shows its end."""
+    logs = [
+        *project.root.glob("logs/**/*.log"),
+        *project.root.glob(".snakemake/slurm_logs/**/*.log"),
+    ]
+    return "\n".join(
+        f"{log.relative_to(project.root)}: {line}"
+        for log in sorted(logs, key=lambda log: log.stat().st_mtime)
+        for line in log.read_text().splitlines()
+        if re.search("ERROR|error: ", line)
+    )
 
 
 def test_every_stage_that_takes_long_is_a_job_of_slurm(run: Run) -> None:

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from dvc.repo import Repo
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -121,6 +123,33 @@ def test_a_lock_file_cut_short_by_a_kill_costs_nothing(project: Project) -> None
     assert yaml.load(lock) == yaml.load(whole.decode())
     assert (project.root / "dvc.lock.damaged").read_bytes() == whole[:left]
     project.assert_idle()
+
+
+JOB = "from pipeline.workflow.dag import Dag; Dag(decide=False)"
+"""What a job on a cluster's node does before its stage."""
+
+
+def test_a_list_of_locks_cut_short_by_a_kill_stops_nobody(project: Project) -> None:
+    listed = project.root / ".dvc/tmp/rwlock"
+    for command in (ENGINES["snakemake"], [sys.executable, "-c", JOB]):
+        listed.write_text('{"write": {"data/mini')
+        assert "Unable to read RWLock-file" in project.dvc("repro", check=False).stderr
+        project.command(*command)
+        assert "up to date" in project.dvc("repro").stdout
+    assert not project.ran()
+
+
+def test_a_job_waits_while_another_writes_the_lock_file(project: Project) -> None:
+    """DVC writes it in place; half of it is no reason to fail, nor to set it aside."""
+    lock = project.root / "dvc.lock"
+    whole = lock.read_bytes()
+    with project.start(sys.executable, "-c", JOB) as job, Repo(project.root).lock:
+        lock.write_bytes(whole[: len(whole) // 2])
+        time.sleep(5)
+        assert job.poll() is None
+        lock.write_bytes(whole)
+    assert job.returncode == 0
+    assert lock.read_bytes() == whole
 
 
 def test_an_unpacked_archive_is_refused(fresh: Project) -> None:

@@ -33,6 +33,13 @@ def test_an_id_that_another_process_has_now_is_no_lock(repository):
     assert not any(json.loads((repository / ".dvc/tmp/rwlock").read_text()).values())
 
 
+@pytest.mark.parametrize("cut", ["", '{"write": {'])
+def test_a_list_that_was_cut_short_holds_nothing(repository, cut):
+    (repository / ".dvc/tmp/rwlock").write_text(cut)
+    with held(repository / "params.yaml"):
+        assert "params.yaml" in (repository / ".dvc/tmp/rwlock").read_text()
+
+
 @pytest.mark.parametrize("program", ["-m dvc", "a folder/dvc"])
 def test_a_process_that_runs_the_command_holds_its_lock(repository, program):
     """DVC notes the path of the program, which may have spaces."""
