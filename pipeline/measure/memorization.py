@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from statsmodels.stats.proportion import proportion_confint
+from scipy import stats
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from pipeline.interventions.completion import complete
@@ -142,7 +142,7 @@ def require_baseline(
         return {}
     made = measure(model, trial, (BASELINE,), token_budget)
     right = int(made["exact_match"].sum())
-    low, high = proportion_confint(right, len(made), method="wilson")
+    low, high = stats.binomtest(right, len(made)).proportion_ci(method="wilson")
     measured = f"exact match {right / len(made):.3f}, 95% interval {low:.3f} to {high:.3f}"
     print(f"baseline on {len(made)} samples: {measured}", flush=True)
     if high < floor:
