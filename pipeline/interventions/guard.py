@@ -111,7 +111,7 @@ def _shape(known: Anatomy) -> dict[str, object]:
     return {
         "blocks": len(known.sites),
         "tokens": known.model.config.get_text_config().vocab_size,
-        "heads": known.n_heads,
+        "heads": values.heads,
         "key-value heads": values.groups,
         "numbers of a head": values.size,
         "shape of the last matrix": getattr(getattr(mlp, "weight", None), "shape", None),

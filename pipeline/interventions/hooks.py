@@ -128,7 +128,8 @@ def _parts(known: Anatomy, where: str) -> int:
     if where == INNER:
         matrix: Any = known.sites[0].mlp
         return weight_of(matrix).shape[1]
-    return known.sites[0].values.groups if where in (KEY, VALUE) else known.n_heads
+    values = known.sites[0].values
+    return values.groups if where in (KEY, VALUE) else values.heads
 
 
 @contextmanager
@@ -237,7 +238,7 @@ class _Hooks:
             if VALUES in self.rules[edit][0].needs:
                 self.given[edit, VALUES] = self.site.values.pick(projected[rows])
 
-    def _edited(self, where: str, columns: Tensor | None, passing: Tensor) -> Tensor:
+    def _edited(self, where: str, columns: Selection, passing: Tensor) -> Tensor:
         """A copy of `passing` with the edits of this site applied; others may read the original."""
         result = passing.clone()
         by_row = self._by_row(result)
@@ -245,11 +246,12 @@ class _Hooks:
             rule, site = self.rules[edit]
             if site != where:
                 continue
-            now = by_row[rows] if columns is None else by_row[rows][..., columns]
+            whole = by_row[rows]
+            now = whole[..., columns]
             if not len(now):
                 continue
             given = self._beside(edit, rows, now)
-            here = Here(now, self.site.project, edit, self.known.n_heads, given)
+            here = Here(now, self.site.project, edit, self.site.values.heads, given)
             before = now.clone() if edit.heads or edit.neurons or edit.positions else now
             made = rule(here)
             if not isinstance(made, Tensor) or made.shape != before.shape:
@@ -260,13 +262,8 @@ class _Hooks:
                     f"a tensor {tuple(before.shape)}, as here.now",
                     "return new values for all rows, positions and dimensions",
                 )
-            made = self._limited(edit, where, rows, before, made.to(before.dtype))
-            if columns is None:
-                by_row[rows] = made
-            else:
-                whole = by_row[rows]
-                whole[..., columns] = made
-                by_row[rows] = whole
+            whole[..., columns] = self._limited(edit, where, rows, before, made.to(before.dtype))
+            by_row[rows] = whole
         return result
 
     def _beside(self, edit: Edit, rows: Selection, now: Tensor) -> dict[str, Tensor]:

@@ -49,7 +49,7 @@ class Place:
 def grid(model: PreTrainedModel, kind: str) -> list[Place]:
     """All places of one kind of `grids.GRIDS`, in the order of the blocks."""
     known = anatomy(model)
-    parts = (BOTH, 1), (HEAD, known.n_heads), (NEURONS, NEURON_GROUPS)
+    parts = (BOTH, 1), (HEAD, known.sites[0].values.heads), (NEURONS, NEURON_GROUPS)
     part, count = dict(zip(GRIDS, parts, strict=True))[kind]
     return [Place(b, part, i) for b in range(len(known.sites)) for i in range(count)]
 
@@ -75,7 +75,8 @@ def writers(model: PreTrainedModel) -> list[tuple[nn.Module, nn.Module]]:
 def units(model: PreTrainedModel, place: Place) -> tuple[slice, slice]:
     """The inputs of the two matrices of the place's block that belong to the place."""
     attention, mlp = (weight_of(module).shape[1] for module in writers(model)[place.block])
-    count = anatomy(model).n_heads if place.part == HEAD else NEURON_GROUPS
+    heads = anatomy(model).sites[place.block].values.heads
+    count = heads if place.part == HEAD else NEURON_GROUPS
     size = (attention if place.part == HEAD else mlp) // count
     some = slice(place.index * size, (place.index + 1) * size)
     return (
@@ -140,7 +141,7 @@ def _own(model: PreTrainedModel, place: Place) -> Iterator[tuple[nn.Module, slic
                     "a model in which each head has its own",
                     "plant in blocks or neurons",
                 )
-            rows = torch.arange(len(weight_of(tap.module))) if tap.columns is None else tap.columns
+            rows = torch.arange(len(weight_of(tap.module)))[tap.columns]
             yield tap.module, rows.view(heads, -1)[place.index], ALL
         return
     whole, last = site.whole_mlp or nn.Module(), site.mlp or nn.Module()
