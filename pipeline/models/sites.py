@@ -17,7 +17,7 @@ Shapes: B rows, T positions, D width, H heads, K key-value heads, E size of a he
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -473,6 +473,11 @@ def _values(model: Any, projected: Tensor, mixed: Tensor) -> Values | None:
     return None
 
 
+def writing(sites: Iterable[Site]) -> list[nn.Module]:
+    """The matrices that write to the stream, attention's and the MLP's of each block in turn."""
+    return [each for site in sites for each in (site.attention, site.mlp) if each is not None]
+
+
 def _wiring(model: Any, body: Any, sites: Sequence[Site]) -> tuple[bool, bool, bool]:
     """How attention and MLP are wired into the stream, as `Anatomy` has it: additive, plain,
     parallel.
@@ -500,8 +505,7 @@ def _wiring(model: Any, body: Any, sites: Sequence[Site]) -> tuple[bool, bool, b
     def giving(change: Any) -> list[Tensor]:
         """What each block adds where its attention and its MLP both give this."""
         added.clear()
-        parts = [module for s in sites for module in (s.attention, s.mlp) if module is not None]
-        hooks = [module.register_forward_hook(change) for module in parts]
+        hooks = [module.register_forward_hook(change) for module in writing(sites)]
         hooks += [s.block.register_forward_hook(compare, with_kwargs=True) for s in sites]
         with attached(hooks):
             _read(model, body, _ROWS[0])
