@@ -193,24 +193,13 @@ def _stored(
     shapes: dict[str, list[int]] = {}
     numbers: Counter[str] = Counter()
     holders: dict[str, str] = {}
-    for name in _weight_files(folder, files, where):
-        try:
-            with safe_open(folder / name, framework="pt") as weights:
-                for key in weights.keys():  # noqa: SIM118 - not a mapping
-                    part = weights.get_slice(key)
-                    if key in holders:
-                        _require_equal(folder, key, holders[key], name, where)
-                    holders[key] = name
-                    numbers[part.get_dtype()] += prod(part.get_shape())
-                    if part.get_dtype() in DTYPES:
-                        shapes[key] = part.get_shape()
-        except (SafetensorError, OSError) as error:
-            raise bad_input(
-                f"{where}: {name}",
-                shorten(str(error)),
-                "a safetensors file",
-                "name a commit whose weights can be read",
-            ) from error
+    for name, key, part in _tensors(folder, files, where):
+        if key in holders:
+            _require_equal(folder, key, holders[key], name, where)
+        holders[key] = name
+        numbers[part.get_dtype()] += prod(part.get_shape())
+        if part.get_dtype() in DTYPES:
+            shapes[key] = part.get_shape()
     if not shapes:
         raise bad_input(
             where,
@@ -227,18 +216,30 @@ def require_numbers(folder: Path, files: Collection[str], where: str) -> None:
     Raises:
         InputError: one does; the first is named.
     """
+    for name, key, part in _tensors(folder, files, where):
+        if part.get_dtype() in DTYPES and (bad := int((values := part[...]).isnan().sum())):
+            raise bad_input(
+                f"{where}: {key} in {name}",
+                f"NaN in {bad} of {values.numel()} numbers",
+                "finite weights",
+                "name a checkpoint from before its training failed",
+            )
+
+
+def _tensors(folder: Path, files: Collection[str], where: str) -> Iterator[tuple[str, str, Any]]:
+    """File and name of each tensor of the weights, and a slice, whose numbers are read lazily."""
     for name in _weight_files(folder, files, where):
-        with safe_open(folder / name, framework="pt") as weights:
-            for key in weights.keys():  # noqa: SIM118 - not a mapping
-                if weights.get_slice(key).get_dtype() not in DTYPES:
-                    continue
-                if bad := int((values := weights.get_tensor(key)).isnan().sum()):
-                    raise bad_input(
-                        f"{where}: {key} in {name}",
-                        f"NaN in {bad} of {values.numel()} numbers",
-                        "finite weights",
-                        "name a checkpoint from before its training failed",
-                    )
+        try:
+            with safe_open(folder / name, framework="pt") as weights:
+                for key in weights.keys():  # noqa: SIM118 - not a mapping
+                    yield name, key, weights.get_slice(key)
+        except (SafetensorError, OSError) as error:
+            raise bad_input(
+                f"{where}: {name}",
+                shorten(str(error)),
+                "a safetensors file",
+                "name a commit whose weights can be read",
+            ) from error
 
 
 def _require_equal(folder: Path, key: str, one: str, other: str, where: str) -> None:
