@@ -311,7 +311,7 @@ class _Plain:
                 each.given.clear()
 
     def _look_at_sources(self, tokens: Tensor, call: Any) -> None:
-        if (source := self.rule.source) is not None and OTHER in self.rule.needs:
+        if (source := self.rule.source) is not None:
             places = {source: (self.engine.sources[source], {(self.block, self.where)})}
             found = others_of(places, tokens, call, None)
             self.others = found[source, self.block, self.where].expand(len(tokens), -1, -1)

@@ -272,7 +272,7 @@ class _Hooks:
         given = {n: self.given.pop((edit, n)) for n in (VALUES, ENTERED) if n in rule.needs}
         if MEAN in rule.needs:
             given[MEAN] = self.beside.means[self.number, where]
-        if OTHER in rule.needs and rule.source is not None:
+        if rule.source is not None:
             others = self.beside.others[rule.source, self.number, where]
             given[OTHER] = (
                 others if len(others) == 1 else others[self._samples(rows).to(others.device)]

@@ -301,7 +301,7 @@ def sweep(
     return tuple(made)
 
 
-def bypass(name: str, blocks: range | tuple[int, ...]) -> Intervention:
+def bypass(name: str, blocks: Iterable[int]) -> Intervention:
     """The intervention `name` that gives each of `blocks` identity attention."""
     return Intervention(name, dict.fromkeys(blocks, IDENTITY))
 
