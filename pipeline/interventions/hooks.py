@@ -270,16 +270,12 @@ class _Hooks:
         """What an edit needs beyond the values at its site, for its rows."""
         rule, where = self.rules[edit]
         given = {n: self.given.pop((edit, n)) for n in (VALUES, ENTERED) if n in rule.needs}
-        if MEAN in rule.needs:
-            given[MEAN] = self.beside.means[self.number, where]
         if rule.source is not None:
             others = self.beside.others[rule.source, self.number, where]
             given[OTHER] = (
                 others if len(others) == 1 else others[self._samples(rows).to(others.device)]
             )
         for need, x in given.items():
-            if need == MEAN:
-                continue
             x = x[:, -now.shape[1] :].to(now)  # the last positions may be the only ones computed
             given[need] = x.expand(len(now), -1, -1) if len(x) == 1 else x
             if given[need].shape[:2] != now.shape[:2]:
@@ -289,6 +285,8 @@ class _Hooks:
                     "complete and score outside of `bypassed`",
                     "leave the context, and name both edits in one intervention",
                 )
+        if MEAN in rule.needs:
+            given[MEAN] = self.beside.means[self.number, where]
         return given
 
     def _limited(
