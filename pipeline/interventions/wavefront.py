@@ -65,6 +65,7 @@ class Engine:
             memory.
         in_single: whether a model in half precision computes in float32.
         sources: source of a patch -> its model.
+        never: (E,) int64, ids that are never generated.
     """
 
     known: Anatomy
@@ -74,6 +75,7 @@ class Engine:
     token_budget: int | None = None
     in_single: bool = False
     sources: Mapping[Source, Anatomy] = field(default_factory=dict)
+    never: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
     @cached_property
     def places(self) -> Places:
@@ -185,7 +187,6 @@ def teacher_forced(
     engine: Engine,
     tokens: Tensor,
     length: int,
-    forbidden: Tensor,
     *,
     cache: DynamicCache | None = None,
     observer: Observer | None = None,
@@ -196,7 +197,6 @@ def teacher_forced(
         engine: the model and the interventions.
         tokens: (B, P+S) int64, on the model's device.
         length: S.
-        forbidden: (E,) int64, ids that are never generated.
         cache: as for `run`.
         observer: called after each block with the states of all positions.
     """
@@ -205,7 +205,8 @@ def teacher_forced(
     states = run(engine, tokens[:, :-1], cache=cache, observer=observer, last=last, start=start)
     shape = engine.trie.branches, len(tokens), length
     targets = tokens[:, -length:].expand(shape).flatten()
-    return read(engine.known, states[:, :, -length:].flatten(0, 2), targets, forbidden).view(*shape)
+    suffix = states[:, :, -length:].flatten(0, 2)
+    return read(engine.known, suffix, targets, engine.never).view(*shape)
 
 
 def rows_of(trie: Trie, batch: int, device: torch.device) -> list[BlockRows]:

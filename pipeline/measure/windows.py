@@ -191,12 +191,11 @@ def _read(
 ) -> dict[str, NDArray[Any]]:
     """`_COLUMNS` -> (V, N, K) float64, of some of the chunks (…, C); NaN does not occur."""
     prefix, suffix, stride = lengths
-    nothing = torch.empty(0, dtype=torch.int64, device=engine.device)
     needed = rows.shape[1] - prefix  # tokens that belong to a suffix
 
     def work(part: range) -> Tensor:
         batch = rows[numbers][part].to(engine.device)
-        readout = teacher_forced(engine, batch, needed, nothing)
+        readout = teacher_forced(engine, batch, needed)
         made = [
             getattr(readout, name).double().unfold(-1, suffix, stride).sum(-1) for name in _COLUMNS
         ]
