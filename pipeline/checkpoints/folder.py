@@ -46,9 +46,7 @@ def describe(checkpoint: Snapshot, where: str) -> tuple[PreTrainedModel, int]:
     from pipeline.checkpoints.fit import skeleton  # imports torch, which takes seconds
     from pipeline.checkpoints.verified import tokenizer_of
 
-    with checkpoint.alone() as folder:
-        model = skeleton(folder, checkpoint.files, where)
-    return model, len(tokenizer_of(checkpoint, where))
+    return skeleton(checkpoint, where), len(tokenizer_of(checkpoint, where))
 
 
 def write_description(
@@ -76,7 +74,7 @@ def write_description(
             f"{made.billions:g}, as the study says of {model.name}",
             "name the right repository, or correct `billions` of this model",
         )
-    require_numbers(checkpoint.folder, checkpoint.files, where)
+    require_numbers(checkpoint, where)
     stored = checkpoint.files.items()
     files = {path: known or sha256(checkpoint.folder / path) for path, known in stored}
     with atomic(folder, directory=True) as temporary:
