@@ -13,7 +13,7 @@ from pipeline.analysis.statistics import Differences, Estimates
 from pipeline.analysis.views import MEMORIZATION
 from pipeline.interventions.interventions import BASELINE, EACH
 from pipeline.workflow import tables
-from pipeline.workflow.tables import Column, boolean, float64, string, uint16, uint32, uint64
+from pipeline.workflow.tables import boolean, float64, string, uint16, uint16s, uint32, uint64
 
 BY_CATEGORY = "acc_by_category"
 """The metric of a benchmark's accuracy on the documents of one category."""
@@ -34,7 +34,7 @@ SUMMARY: tables.Schema = {
     "n": uint32("samples or documents"),
     "edit": string("of the intervention; null for the baseline", nullable=True),
     "group": string("the set of blocks that are edited together"),
-    "blocks": Column(pl.List(pl.UInt16), "that are edited, 0-based"),
+    "blocks": uint16s("that are edited, 0-based"),
     "block": uint16("where one is edited alone (group each); else null", nullable=True),
     "copies": uint32("in the training data, for metrics by copies; else null", nullable=True),
     "category": string("of a benchmark's documents, for acc_by_category; else null", nullable=True),

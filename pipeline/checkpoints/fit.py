@@ -1,14 +1,13 @@
 """Validates a checkpoint's weights against its config.json, by name and shape.
 
-transformers would draw missing weights at random, and ignore surplus ones. `folder` holds
-config.json and the weights, `files` are the names of its files, and `where` is the checkpoint's
-name in errors.
+transformers would draw missing weights at random, and ignore surplus ones. `where` is the
+checkpoint's name in errors.
 """
 
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
@@ -20,6 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.utils import logging
 
 from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
+from pipeline.workflow.hub import Snapshot
 
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
@@ -41,7 +41,7 @@ _MASKS = re.compile(r"\.att(entio)?n\.(masked_)?bias$")
 for GPT-NeoX, but not for GPT-Neo, GPT-J, nor all of those of GPT-2."""
 
 
-def skeleton(folder: Path, files: Collection[str], where: str) -> PreTrainedModel:
+def skeleton(checkpoint: Snapshot, where: str) -> PreTrainedModel:
     """The model that a checkpoint's config.json describes, compared with its weights' headers.
 
     It is without its weights, on torch's meta device, in the precision of most of them.
@@ -51,8 +51,8 @@ def skeleton(folder: Path, files: Collection[str], where: str) -> PreTrainedMode
             configuration with absurd sizes, or one that transformers cannot read without running
             the repository's code; or as for `require_fit`.
     """
-    shapes, dtype = _stored(folder, files, where)
-    with _explained(where):
+    shapes, dtype = _stored(checkpoint, where)
+    with checkpoint.alone() as folder, _explained(where):
         config, built = _built(folder, dtype, where)
         model: PreTrainedModel
         model, report = type(built).from_pretrained(
@@ -183,9 +183,7 @@ def _require_rotary(model: PreTrainedModel, where: str) -> None:
         )
 
 
-def _stored(
-    folder: Path, files: Collection[str], where: str
-) -> tuple[dict[str, list[int]], torch.dtype]:
+def _stored(checkpoint: Snapshot, where: str) -> tuple[dict[str, list[int]], torch.dtype]:
     """Tensor -> shape, and the precision of most of the numbers, from the headers of the files.
 
     Only tensors of floating-point numbers; masks and quantized weights have other types.
@@ -193,24 +191,13 @@ def _stored(
     shapes: dict[str, list[int]] = {}
     numbers: Counter[str] = Counter()
     holders: dict[str, str] = {}
-    for name in _weight_files(folder, files, where):
-        try:
-            with safe_open(folder / name, framework="pt") as weights:
-                for key in weights.keys():  # noqa: SIM118 - not a mapping
-                    part = weights.get_slice(key)
-                    if key in holders:
-                        _require_equal(folder, key, holders[key], name, where)
-                    holders[key] = name
-                    numbers[part.get_dtype()] += prod(part.get_shape())
-                    if part.get_dtype() in DTYPES:
-                        shapes[key] = part.get_shape()
-        except (SafetensorError, OSError) as error:
-            raise bad_input(
-                f"{where}: {name}",
-                shorten(str(error)),
-                "a safetensors file",
-                "name a commit whose weights can be read",
-            ) from error
+    for name, key, part in _tensors(checkpoint, where):
+        if key in holders:
+            _require_equal(checkpoint.folder, key, holders[key], name, where)
+        holders[key] = name
+        numbers[part.get_dtype()] += prod(part.get_shape())
+        if part.get_dtype() in DTYPES:
+            shapes[key] = part.get_shape()
     if not shapes:
         raise bad_input(
             where,
@@ -221,24 +208,36 @@ def _stored(
     return shapes, getattr(torch, DTYPES[max(DTYPES, key=numbers.__getitem__)])
 
 
-def require_numbers(folder: Path, files: Collection[str], where: str) -> None:
+def require_numbers(checkpoint: Snapshot, where: str) -> None:
     """Raise if a tensor of the weights holds NaN, which a model spreads to all that it returns.
 
     Raises:
         InputError: one does; the first is named.
     """
-    for name in _weight_files(folder, files, where):
-        with safe_open(folder / name, framework="pt") as weights:
-            for key in weights.keys():  # noqa: SIM118 - not a mapping
-                if weights.get_slice(key).get_dtype() not in DTYPES:
-                    continue
-                if bad := int((values := weights.get_tensor(key)).isnan().sum()):
-                    raise bad_input(
-                        f"{where}: {key} in {name}",
-                        f"NaN in {bad} of {values.numel()} numbers",
-                        "finite weights",
-                        "name a checkpoint from before its training failed",
-                    )
+    for name, key, part in _tensors(checkpoint, where):
+        if part.get_dtype() in DTYPES and (bad := int((values := part[...]).isnan().sum())):
+            raise bad_input(
+                f"{where}: {key} in {name}",
+                f"NaN in {bad} of {values.numel()} numbers",
+                "finite weights",
+                "name a checkpoint from before its training failed",
+            )
+
+
+def _tensors(checkpoint: Snapshot, where: str) -> Iterator[tuple[str, str, Any]]:
+    """File and name of each tensor of the weights, and a slice, whose numbers are read lazily."""
+    for name in _weight_files(checkpoint, where):
+        try:
+            with safe_open(checkpoint.folder / name, framework="pt") as weights:
+                for key in weights.keys():  # noqa: SIM118 - not a mapping
+                    yield name, key, weights.get_slice(key)
+        except (SafetensorError, OSError) as error:
+            raise bad_input(
+                f"{where}: {name}",
+                shorten(str(error)),
+                "a safetensors file",
+                "name a commit whose weights can be read",
+            ) from error
 
 
 def _require_equal(folder: Path, key: str, one: str, other: str, where: str) -> None:
@@ -256,17 +255,17 @@ def _require_equal(folder: Path, key: str, one: str, other: str, where: str) -> 
         )
 
 
-def _weight_files(folder: Path, files: Collection[str], where: str) -> list[str]:
+def _weight_files(checkpoint: Snapshot, where: str) -> list[str]:
     """The files that transformers loads: one of this name, or else those of the index."""
-    if adapters := [name for name in files if Path(name).name.startswith("adapter_")]:
+    if adapters := [name for name in checkpoint.files if Path(name).name.startswith("adapter_")]:
         raise bad_input(
             where,
             ", ".join(adapters),
             "weights that are whole without an adapter",
             "merge it into the weights (merge_and_unload of peft), or remove it",
         )
-    names = [name for name in files if name.endswith(".safetensors")]
-    listed = _listed(folder, where) if INDEX in files else set()
+    names = checkpoint.weights
+    listed = _listed(checkpoint.folder, where) if INDEX in checkpoint.files else set()
     if not listed <= set(names) or not (listed or WEIGHTS in names):
         raise bad_input(
             where,

@@ -31,9 +31,8 @@ def describe_folder(folder: Path, model: Model, source: Path) -> Manifest:
         InputError: as for `checkpoint_files`, `require_tokenizer` and `write_description`.
     """
     checkpoint, origin = checkpoint_files(source), {"folder": str(source.resolve())}
-    described = describe(checkpoint, str(source))
     require_tokenizer(checkpoint.files, str(source))
-    return write_description(folder, checkpoint, described, str(source), model, origin)
+    return write_description(folder, checkpoint, str(source), model, origin)
 
 
 def describe(checkpoint: Snapshot, where: str) -> tuple[PreTrainedModel, int]:
@@ -47,15 +46,12 @@ def describe(checkpoint: Snapshot, where: str) -> tuple[PreTrainedModel, int]:
     from pipeline.checkpoints.fit import skeleton  # imports torch, which takes seconds
     from pipeline.checkpoints.verified import tokenizer_of
 
-    with checkpoint.alone() as folder:
-        model = skeleton(folder, checkpoint.files, where)
-    return model, len(tokenizer_of(checkpoint, where))
+    return skeleton(checkpoint, where), len(tokenizer_of(checkpoint, where))
 
 
 def write_description(
     folder: Path,
     checkpoint: Snapshot,
-    described: tuple[PreTrainedModel, int],
     where: str,
     model: Model,
     origin: Mapping[str, str],
@@ -65,11 +61,11 @@ def write_description(
     Files without a checksum get one.
 
     Raises:
-        InputError: a size other than the study's, or weights that are NaN.
+        InputError: as for `describe`; a size other than the study's, or weights that are NaN.
     """
     from pipeline.checkpoints.fit import require_numbers  # imports torch, which takes seconds
 
-    bare, tokens = described
+    bare, tokens = describe(checkpoint, where)
     size, made = bare.num_parameters() / 1e9, model.checkpoint
     if made.source == "hub" and abs(size - made.billions) > SIZE_TOLERANCE * made.billions:
         raise bad_input(
@@ -78,7 +74,7 @@ def write_description(
             f"{made.billions:g}, as the study says of {model.name}",
             "name the right repository, or correct `billions` of this model",
         )
-    require_numbers(checkpoint.folder, checkpoint.files, where)
+    require_numbers(checkpoint, where)
     stored = checkpoint.files.items()
     files = {path: known or sha256(checkpoint.folder / path) for path, known in stored}
     with atomic(folder, directory=True) as temporary:

@@ -66,7 +66,7 @@ def model_of(
     with ExitStack() as stack:
         folder = stack.enter_context(checkpoint.alone())
         # rejects it before gigabytes are read
-        bare = skeleton(folder, checkpoint.files, where)
+        bare = skeleton(checkpoint, where)
         places, streaming = dict[str, str](), dict[str, Any]()
         if room is not None:  # `auto` is no name of torch's
             kind = getattr(torch, dtype, bare.dtype) if isinstance(dtype, str) else dtype

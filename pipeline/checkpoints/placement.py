@@ -9,10 +9,11 @@ import ctypes
 import sys
 from collections.abc import Iterator
 
-import psutil
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+
+from pipeline.workflow.device import free_bytes
 
 DISK, RAM = "disk", "cpu"
 
@@ -50,7 +51,7 @@ def placement(
         if left < 0:
             streamed.append(name)
     needed = sum(size(blocks[name]) for name in streamed)
-    in_ram = device != RAM and needed <= _RAM_SHARE * psutil.virtual_memory().available
+    in_ram = device != RAM and needed <= _RAM_SHARE * free_bytes(RAM)
     places |= dict.fromkeys(streamed, RAM if in_ram else DISK)
     where = "main memory" if in_ram else "disk"
     print(

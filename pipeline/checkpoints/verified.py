@@ -1,6 +1,5 @@
 """The files of a checkpoint, each verified against the manifest; and its tokenizer."""
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -81,18 +80,6 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         folder, local_files_only=True, trust_remote_code=False
     )
     return tokenizer
-
-
-def encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[str]], list[list[int]]]:
-    """A function from texts to token ids, without special tokens."""
-
-    def encode(texts: Sequence[str]) -> list[list[int]]:
-        ids: list[list[int]] = tokenizer(list(texts), add_special_tokens=False, verbose=False)[
-            "input_ids"
-        ]
-        return ids
-
-    return encode
 
 
 def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:

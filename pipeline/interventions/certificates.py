@@ -33,11 +33,11 @@ from pipeline.interventions.interventions import (
     Intervention,
     is_own,
 )
-from pipeline.interventions.sources import others_of
+from pipeline.interventions.sources import others_of, recording
 from pipeline.interventions.wavefront import Engine, run
-from pipeline.models.modules import attached, states_in, states_out
+from pipeline.models.modules import attached, states_in
 from pipeline.models.precision import at_least_single
-from pipeline.models.sites import Anatomy, anatomy, leaves, padded_call, random_tokens
+from pipeline.models.sites import BLOCK, Anatomy, anatomy, leaves, padded_call, random_tokens
 from pipeline.workflow.errors import InputError, bad_input
 
 CHECKS = {
@@ -311,7 +311,7 @@ class _Plain:
                 each.given.clear()
 
     def _look_at_sources(self, tokens: Tensor, call: Any) -> None:
-        if (source := self.rule.source) is not None and OTHER in self.rule.needs:
+        if (source := self.rule.source) is not None:
             places = {source: (self.engine.sources[source], {(self.block, self.where)})}
             found = others_of(places, tokens, call, None)
             self.others = found[source, self.block, self.where].expand(len(tokens), -1, -1)
@@ -332,17 +332,17 @@ class _Plain:
         yield site.source.register_forward_hook(project)
         yield attach(tap, partial(self._changed, tap.columns))
 
-    def _changed(self, columns: Tensor | None, passing: Tensor) -> Tensor:
+    def _changed(self, columns: Tensor | slice, passing: Tensor) -> Tensor:
         site, edit = self.known.sites[self.block], self.edit
         rows, length = self.given[ENTERED].shape[:2]
         whole = passing.clone().reshape(rows, length, -1)
-        now = (whole if columns is None else whole[..., columns]).clone()
+        now = whole[..., columns].clone()
         given = {need: self.given[need] for need in (VALUES, ENTERED) if need in self.rule.needs}
         if MEAN in self.rule.needs:
             given[MEAN] = self.engine.means[self.block, self.where]
         if self.others is not None:
             given[OTHER] = self.others[:, self.first : self.first + length].to(now)
-        here = Here(now.clone(), site.project, edit, self.known.n_heads, given)
+        here = Here(now.clone(), site.project, edit, site.values.heads, given)
         self.made.append(ref(here.now))
         with _Watching(self.made):
             made = self.rule(here)
@@ -353,9 +353,8 @@ class _Plain:
         for part in parts or [slice(None)]:
             kept[:, at, part] = made[:, at, part].to(now)
         self.change = max(self.change, float((kept - now).abs().nan_to_num(1, 1, 1).amax()))
-        if columns is not None:
-            whole[..., columns] = kept
-        return (kept if columns is None else whole).reshape(passing.shape)
+        whole[..., columns] = kept
+        return whole.reshape(passing.shape)
 
 
 def _inside(edit: Edit, position: int) -> bool:
@@ -370,11 +369,8 @@ def _inside(edit: Edit, position: int) -> bool:
 def _states(known: Anatomy) -> Iterator[list[Tensor]]:
     """A list that receives the states after each block."""
     states: list[Tensor] = []
-
-    def keep(_module: nn.Module, _args: Any, returned: Any) -> None:
-        states.append(states_out(returned).clone())
-
-    with attached(site.block.register_forward_hook(keep) for site in known.sites):
+    blocks = [(block, BLOCK) for block in range(len(known.sites))]
+    with recording(known, blocks, lambda _, after: states.append(after.clone())):
         yield states
 
 

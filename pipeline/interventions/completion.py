@@ -82,11 +82,11 @@ def complete(
         raise ValueError(f"decode of {len(decoded)} samples; expected {len(tokens)}")
     calibration = tokens if calibration_tokens is None else calibration_tokens
     engine = prepare(model, interventions, calibration, journal, token_budget, tokens.shape[1] - 1)
-    never = forbidden_tokens(model)
+    engine = replace(engine, never=forbidden_tokens(model))
 
     def completed(engine: Engine, numbers: Sequence[int], progress: Progress) -> Completions:
         some, of = tokens[numbers], decoded[numbers]
-        return _completed(engine, some, suffix_length, of, never, batch_size, progress)
+        return _completed(engine, some, suffix_length, of, batch_size, progress)
 
     def row(results: Completions, v: int, n: int) -> Tensor:
         if results.completion_entropy[v, n].isnan():
@@ -103,7 +103,7 @@ def complete(
 
 
 def _completed(
-    engine: Engine, tokens: Tensor, length: int, decoded: Tensor, forbidden: Tensor,
+    engine: Engine, tokens: Tensor, length: int, decoded: Tensor,
     batch_size: int | None = None, progress: Progress = silent,
 ) -> Completions:  # fmt: skip
     """Complete samples (N, P+S) in batches."""
@@ -111,7 +111,7 @@ def _completed(
 
     def work(part: range) -> Completions:
         rows = slice(part.start, part.stop)
-        made = _batch(engine, tokens[rows], length, decoded[rows], forbidden, tolerance)
+        made = _batch(engine, tokens[rows], length, decoded[rows], tolerance)
         progress(part.stop, len(tokens))
         return made
 
@@ -121,13 +121,13 @@ def _completed(
 
 
 def _batch(
-    engine: Engine, batch: Tensor, length: int, decoded: Tensor, forbidden: Tensor, tolerance: float
+    engine: Engine, batch: Tensor, length: int, decoded: Tensor, tolerance: float
 ) -> Completions:
     """Complete samples (B, P+S): teacher-forced pass, and decoding of rows with a wrong choice."""
     batch, decoded = batch.to(engine.device), decoded.to(engine.device)
     suffix = batch[:, -length:]
     cache = Kept() if decoded.any() else None
-    readout = teacher_forced(engine, batch, length, forbidden, cache=cache)
+    readout = teacher_forced(engine, batch, length, cache=cache)
     token, margin = readout.allowed_token, readout.allowed_margin
 
     # Up to and including its first wrong choice a row's greedy path is the teacher-forced one.
@@ -139,7 +139,7 @@ def _batch(
         first, order = mismatch[branch, sample].sort(stable=True)
         rows = branch[order], sample[order]
         start = decoding.Start(*rows, first, token[rows])
-        later = decoding.decode(engine, cache, start, batch.shape[1] - length, forbidden)
+        later = decoding.decode(engine, cache, start, batch.shape[1] - length)
         token[rows], margin[rows] = later.token, margin[rows].minimum(later.margin)
 
     # near ties are decided again in place
@@ -149,7 +149,7 @@ def _batch(
     if engine.in_half and unsure.any():
         cache = None  # frees its memory for float32
         branches, samples = (unsure.any(along).nonzero()[:, 0] for along in (1, 0))
-        exact = _in_single(engine, branches, batch[samples], length, decoded[samples], forbidden)
+        exact = _in_single(engine, branches, batch[samples], length, decoded[samples])
         at = branches[:, None], samples
         for tokens, again, these in (
             (token, exact.continuation, close),
@@ -159,7 +159,7 @@ def _batch(
             tokens[at] = again.to(engine.device).where(near, tokens[at])
     else:
         for g, i in unsure.nonzero().tolist():
-            row = Alone(engine, g, batch[i], length, forbidden)
+            row = Alone(engine, g, batch[i], length)
             if forced_close[g, i].any():
                 forced[g, i] = row.argmax()
             if close[g, i].any():
@@ -183,7 +183,7 @@ def _batch(
 
 
 def _in_single(
-    engine: Engine, branches: Tensor, batch: Tensor, length: int, decoded: Tensor, forbidden: Tensor
+    engine: Engine, branches: Tensor, batch: Tensor, length: int, decoded: Tensor
 ) -> Completions:
     """Completions of samples (B, P+S) in float32, in some branches.
 
@@ -193,4 +193,4 @@ def _in_single(
     single = engine.single(map(engine.trie.ending_in, branches.tolist()))
     single = replace(single, journal=Journal(halvings=engine.journal.halvings))
     with at_least_single(*engine.models):
-        return _completed(single, batch, length, decoded, forbidden)
+        return _completed(single, batch, length, decoded)

@@ -50,9 +50,7 @@ class Start:
     tokens: Tensor
 
 
-def decode(
-    engine: Engine, cache: Kept, start: Start, prefix_length: int, forbidden: Tensor
-) -> Choice:
+def decode(engine: Engine, cache: Kept, start: Start, prefix_length: int) -> Choice:
     """Generate greedily from where the rows went wrong to the end of the suffix.
 
     Args:
@@ -61,7 +59,6 @@ def decode(
             emptied: a block's entries are freed once they are copied to the rows.
         start: n rows, at least one.
         prefix_length: P.
-        forbidden: (E,) int64, ids that are never generated.
 
     Returns:
         The choices (n, S); up to index `mismatch` margins are infinite.
@@ -97,7 +94,7 @@ def decode(
             beside.others = beneath.others(read, rows.position)
             with editing(patched):
                 states = known.body(input_ids=read, past_key_values=rows, use_cache=True)[0]
-            choice = choose(known, states[:, 0], forbidden)
+            choice = choose(known, states[:, 0], engine.never)
             active[:, index + 1] = choice.token
             margins[: rows.active, index + 1] = choice.margin
     return Choice(tokens, margins)

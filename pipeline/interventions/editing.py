@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 from transformers import PreTrainedModel
 
-from pipeline.interventions.edits import MEAN, rule_of
+from pipeline.interventions.edits import MEAN, rules_of
 from pipeline.interventions.evaluation import lock_of
 from pipeline.interventions.guard import prepare
 from pipeline.interventions.hooks import BlockRows, hooked
-from pipeline.interventions.interventions import IDENTITY, Intervention
+from pipeline.interventions.interventions import Intervention, bypass
 from pipeline.workflow.errors import bad_input
 
 
@@ -36,9 +36,8 @@ def bypassed(
         InputError: an unsupported model or edit, or a block that the model does not have.
     """
     if not isinstance(what, Intervention):
-        what = Intervention("bypassed", dict.fromkeys(what, IDENTITY))
-    rules = [rule_of(edit) for edit in what.edits.values()]
-    if what.positions or any(MEAN in rule.needs or rule.source for rule in rules):
+        what = bypass("bypassed", what)
+    if what.positions or any(MEAN in rule.needs or rule.source for rule in rules_of([what])):
         raise bad_input(
             what=f"intervention {what.name}",
             got=f"the edit {what.edit}",

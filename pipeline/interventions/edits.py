@@ -15,7 +15,7 @@ Limited to some neurons, an edit of the MLP acts at `INNER`, on these columns.
 Shapes: n rows, T positions, D width, H heads, C = H E, input width of the output projection.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
@@ -250,6 +250,11 @@ def rule_of(edit: EditLike) -> Rule:
     if isinstance(edit, Rule):
         return edit
     return RULES.get(str(edit)) or _loaded(str(edit), own_code(OWN_EDITS))
+
+
+def rules_of(interventions: Iterable[Intervention]) -> list[Rule]:
+    """The rule of every edit of some interventions."""
+    return [rule_of(edit) for one in interventions for edit in one.edits.values()]
 
 
 def site_of(edit: Edit) -> str:

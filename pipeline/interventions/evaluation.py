@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.interventions.edits import rule_of
+from pipeline.interventions.edits import rules_of
 from pipeline.models.context import stated_length
 from pipeline.models.sites import require_stock
 from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
@@ -62,8 +62,7 @@ def one_at_a_time(evaluate: Callable[_Options, _Result]) -> Callable[_Options, _
     @wraps(evaluate)
     def alone(*options: _Options.args, **named: _Options.kwargs) -> _Result:
         given = options_of.bind(*options, **named).arguments
-        edits = [edit for one in given.get("interventions", ()) for edit in one.edits.values()]
-        sources = [rule.source for edit in edits if (rule := rule_of(edit)).source]
+        sources = [rule.source for rule in rules_of(given.get("interventions", ())) if rule.source]
         models = [given["model"], *(each.model for each in sources if each.model is not None)]
         with ExitStack() as held:
             for model in sorted(set(models), key=id):  # in one order, so that no two threads wait

@@ -171,7 +171,7 @@ def _projections(known: Anatomy, site: Site) -> list[tuple[Any, Tensor]]:
         tap = site.tap(where)
         if tap is None or not isinstance(tap.module, nn.Linear):
             raise _refusal(known, "no projections q_proj and k_proj beside that of the values")
-        rows = torch.arange(tap.module.out_features) if tap.columns is None else tap.columns
+        rows = torch.arange(tap.module.out_features)[tap.columns]
         parts.setdefault(tap.module, []).append(rows)
     return [(module, torch.cat(rows)) for module, rows in parts.items()]
 

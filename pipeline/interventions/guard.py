@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pipeline.interventions.certificates import certify
-from pipeline.interventions.edits import Source, rule_of
+from pipeline.interventions.edits import Source, rules_of
 from pipeline.interventions.evaluation import require_rows, require_usable
 from pipeline.interventions.hooks import require_editable
 from pipeline.interventions.interventions import BASELINE, Intervention, block_name, bypass
@@ -86,8 +86,7 @@ def sources_of(known: Anatomy, interventions: Sequence[Intervention]) -> dict[So
         InputError: a source is no supported model of the same shape, or no tokens of this one.
         ValueError: a source is in training mode.
     """
-    rules = [rule_of(edit) for one in interventions for edit in one.edits.values()]
-    sources = {rule.source: known for rule in rules if rule.source}
+    sources = {rule.source: known for rule in rules_of(interventions) if rule.source}
     for source in sources:
         if source.tokens is not None:
             require_rows(known.model, source.tokens[None], "the source of a patch")
@@ -111,7 +110,7 @@ def _shape(known: Anatomy) -> dict[str, object]:
     return {
         "blocks": len(known.sites),
         "tokens": known.model.config.get_text_config().vocab_size,
-        "heads": known.n_heads,
+        "heads": values.heads,
         "key-value heads": values.groups,
         "numbers of a head": values.size,
         "shape of the last matrix": getattr(getattr(mlp, "weight", None), "shape", None),

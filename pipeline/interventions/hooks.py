@@ -128,7 +128,8 @@ def _parts(known: Anatomy, where: str) -> int:
     if where == INNER:
         matrix: Any = known.sites[0].mlp
         return weight_of(matrix).shape[1]
-    return known.sites[0].values.groups if where in (KEY, VALUE) else known.n_heads
+    values = known.sites[0].values
+    return values.groups if where in (KEY, VALUE) else values.heads
 
 
 @contextmanager
@@ -237,7 +238,7 @@ class _Hooks:
             if VALUES in self.rules[edit][0].needs:
                 self.given[edit, VALUES] = self.site.values.pick(projected[rows])
 
-    def _edited(self, where: str, columns: Tensor | None, passing: Tensor) -> Tensor:
+    def _edited(self, where: str, columns: Selection, passing: Tensor) -> Tensor:
         """A copy of `passing` with the edits of this site applied; others may read the original."""
         result = passing.clone()
         by_row = self._by_row(result)
@@ -245,11 +246,12 @@ class _Hooks:
             rule, site = self.rules[edit]
             if site != where:
                 continue
-            now = by_row[rows] if columns is None else by_row[rows][..., columns]
+            whole = by_row[rows]
+            now = whole[..., columns]
             if not len(now):
                 continue
             given = self._beside(edit, rows, now)
-            here = Here(now, self.site.project, edit, self.known.n_heads, given)
+            here = Here(now, self.site.project, edit, self.site.values.heads, given)
             before = now.clone() if edit.heads or edit.neurons or edit.positions else now
             made = rule(here)
             if not isinstance(made, Tensor) or made.shape != before.shape:
@@ -260,29 +262,20 @@ class _Hooks:
                     f"a tensor {tuple(before.shape)}, as here.now",
                     "return new values for all rows, positions and dimensions",
                 )
-            made = self._limited(edit, where, rows, before, made.to(before.dtype))
-            if columns is None:
-                by_row[rows] = made
-            else:
-                whole = by_row[rows]
-                whole[..., columns] = made
-                by_row[rows] = whole
+            whole[..., columns] = self._limited(edit, where, rows, before, made.to(before.dtype))
+            by_row[rows] = whole
         return result
 
     def _beside(self, edit: Edit, rows: Selection, now: Tensor) -> dict[str, Tensor]:
         """What an edit needs beyond the values at its site, for its rows."""
         rule, where = self.rules[edit]
         given = {n: self.given.pop((edit, n)) for n in (VALUES, ENTERED) if n in rule.needs}
-        if MEAN in rule.needs:
-            given[MEAN] = self.beside.means[self.number, where]
-        if OTHER in rule.needs and rule.source is not None:
+        if rule.source is not None:
             others = self.beside.others[rule.source, self.number, where]
             given[OTHER] = (
                 others if len(others) == 1 else others[self._samples(rows).to(others.device)]
             )
         for need, x in given.items():
-            if need == MEAN:
-                continue
             x = x[:, -now.shape[1] :].to(now)  # the last positions may be the only ones computed
             given[need] = x.expand(len(now), -1, -1) if len(x) == 1 else x
             if given[need].shape[:2] != now.shape[:2]:
@@ -292,6 +285,8 @@ class _Hooks:
                     "complete and score outside of `bypassed`",
                     "leave the context, and name both edits in one intervention",
                 )
+        if MEAN in rule.needs:
+            given[MEAN] = self.beside.means[self.number, where]
         return given
 
     def _limited(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
 from math import comb
@@ -108,11 +108,10 @@ class Intervention:
         except TypeError:
             blocks = [*self.edits]
             raise ValueError(f"{self.name}: blocks {blocks}; expected integers") from None
-        for block, edit in edits.items():
+        for block in edits:
             if block < 0:
                 raise ValueError(f"{self.name}: block {block} is negative; blocks start at 0")
-            _require_edit(f"{self.name}: no ", edit)
-        _require_scope(self.name, edits.values(), self.heads, self.neurons, self.positions)
+        _require(f"{self.name}: ", edits.values(), self.heads, self.neurons, self.positions)
         # a read-only view of a sorted copy: equal interventions compare equal and stay equal
         object.__setattr__(self, "edits", MappingProxyType(dict(sorted(edits.items()))))
 
@@ -210,7 +209,6 @@ class Group:
                 object.__setattr__(self, name, tuple(given))
         if isinstance(self.blocks, str) and self.blocks not in GROUPS:
             raise MisfitError(f"blocks {self.blocks!r}", f"a list, or one of {GROUPS}")
-        _require_edit("", self.edit)
         if (self.k is not None) != (self.blocks in (FIRST, LAST, WINDOWS, RANDOM)):
             raise MisfitError(
                 f"blocks {self.blocks!r} with k {self.k}",
@@ -227,7 +225,7 @@ class Group:
         if self.blocks == EACH_HEAD and self.heads:
             raise MisfitError("heads with blocks: heads", "a list of heads with other blocks")
         heads = (0,) if self.blocks == EACH_HEAD else self.heads
-        _require_scope("", [self.edit], heads, self.neurons, self.positions)
+        _require("", [self.edit], heads, self.neurons, self.positions)
         if self.source is not None and not is_own(self.edit):
             raise MisfitError(f"source with {self.edit}", "a function of one's own that reads it")
 
@@ -235,22 +233,20 @@ class Group:
 _MOST_NUMBERS = 2**16
 
 
-def _require_edit(of: str, edit: object) -> None:
-    made = callable(edit) and hasattr(edit, "site")
-    if not made and not (edit in EDITS or OWN.fullmatch(str(edit))):
-        expected = f"one of {EDITS}, edits/FILE.py:FUNCTION, or a function marked @edit(site=…)"
-        raise MisfitError(f"{of}edit {edit!r}", expected)
-
-
-def _require_scope(
-    name: str,
-    edits: Iterable[EditLike],
+def _require(
+    of: str,
+    edits: Collection[EditLike],
     heads: Sequence[int] | None,
     neurons: Sequence[int] | None,
     positions: str | None,
 ) -> None:
-    """Raise if edits cannot be limited to these heads, neurons or positions."""
-    kinds, of = {str(edit) for edit in edits if not is_own(edit)}, f"{name}: " if name else ""
+    """Raise for unknown edits, or some that cannot be limited to heads, neurons or positions."""
+    for edit in edits:
+        made = callable(edit) and hasattr(edit, "site")
+        if not made and not (edit in EDITS or OWN.fullmatch(str(edit))):
+            expected = f"one of {EDITS}, edits/FILE.py:FUNCTION, or a function marked @edit(site=…)"
+            raise MisfitError(f"{of}edit {edit!r}", expected)
+    kinds = {str(edit) for edit in edits if not is_own(edit)}
     if heads is None and HEADS in kinds:
         raise MisfitError(f"{of}heads {heads}", "one or more with the edit `heads`")
     for kind, some in (("head", heads), ("neuron", neurons)):
@@ -301,7 +297,7 @@ def sweep(
     return tuple(made)
 
 
-def bypass(name: str, blocks: range | tuple[int, ...]) -> Intervention:
+def bypass(name: str, blocks: Iterable[int]) -> Intervention:
     """The intervention `name` that gives each of `blocks` identity attention."""
     return Intervention(name, dict.fromkeys(blocks, IDENTITY))
 

@@ -59,19 +59,17 @@ def rounding_error(engine: Engine, tokens: Tensor) -> float:
 class Alone:
     """A row of tokens (P + S,) in a branch of the engine, in a batch of its own.
 
-    It lies on the model's device; `length` is S, and `forbidden` (E,) are never generated.
+    It lies on the model's device; `length` is S.
     """
 
-    def __init__(
-        self, engine: Engine, branch: int, row: Tensor, length: int, forbidden: Tensor
-    ) -> None:
+    def __init__(self, engine: Engine, branch: int, row: Tensor, length: int) -> None:
         self.engine = engine.only([engine.trie.ending_in(branch)])
-        self.row, self.length, self.forbidden = row, length, forbidden
+        self.row, self.length = row, length
 
     def readout(self, suffix: Tensor | None = None, cache: Kept | None = None) -> Readout:
         """The readout (1, 1, S) of the suffix (S,), the row's own or another."""
         row = self.row if suffix is None else torch.cat([self.row[: -self.length], suffix])
-        return teacher_forced(self.engine, row[None], self.length, self.forbidden, cache=cache)
+        return teacher_forced(self.engine, row[None], self.length, cache=cache)
 
     def argmax(self) -> Tensor:
         """The likeliest tokens (S,) given the true suffix."""
@@ -96,4 +94,4 @@ class Alone:
             settled[at] = token[at]
             start = Start(torch.zeros_like(at), torch.zeros_like(at), at, settled[None])
             prefix_length = len(self.row) - self.length
-            settled = decode(self.engine, cache, start, prefix_length, self.forbidden).token[0]
+            settled = decode(self.engine, cache, start, prefix_length).token[0]

@@ -103,33 +103,30 @@ def score(
             "a patch from the baseline or another model: requests have positions of their own",
             "use complete",
         )
-    kept = max_length + 1  # tokens of a request, of which the last is predicted alone
+    # as in lm-eval, tokens on the left are lost; the last one of a request is predicted alone
+    kept = [(context[-(max_length + 1 - len(rest)) :], rest) for context, rest in requests]
 
     def scored(engine: Engine, numbers: Sequence[int], progress: Progress) -> Likelihoods:
-        return _scored(engine, [requests[n] for n in numbers], batch_size, kept, progress)
+        return _scored(engine, [kept[n] for n in numbers], batch_size, progress)
 
     def row(_results: Likelihoods, _v: int, n: int) -> Tensor:
-        return _tokens(requests[n], kept)[:-1]
+        return _tokens(kept[n])[:-1]
 
     made = finite(engine, len(requests), scored, row, lambda n: f"request {first + n}", progress)
     return replace(made, interventions=[each.name for each in interventions])
 
 
-def _tokens(request: Request, kept: int) -> Tensor:
-    """(T,) int64: context and continuation, at most `kept`, without those on the left."""
-    return torch.tensor([*request[0], *request[1]][-kept:])
+def _tokens(request: Request) -> Tensor:
+    """(T,) int64: context and continuation."""
+    return torch.tensor([*request[0], *request[1]])
 
 
 def _scored(
-    engine: Engine,
-    requests: Sequence[Request],
-    batch_size: int | None,
-    kept: int,
-    progress: Progress,
+    engine: Engine, requests: Sequence[Request], batch_size: int | None, progress: Progress
 ) -> Likelihoods:
     """As `score`; NaN where logits are not finite."""
     # a patch's source has no keys and values of contexts that are read once
-    rows = _rows(requests, kept, shared=not engine.places)
+    rows = _rows(requests, shared=not engine.places)
     branches = engine.trie.branches
     if not rows:
         empty = torch.zeros(len(engine.interventions), 0)
@@ -162,10 +159,9 @@ def _scored(
 
     is_greedy = count(~right) == 0
     unsure = (count(~right & ~close) == 0) & (count(close) > 0)
-    nothing = torch.tensor([], dtype=torch.int64, device=engine.device)
     for branch, number in unsure.nonzero().tolist():
-        tokens, length = _tokens(requests[number], kept).to(engine.device), len(requests[number][1])
-        argmax = Alone(engine, branch, tokens, length, nothing).argmax()
+        tokens, length = _tokens(requests[number]).to(engine.device), len(requests[number][1])
+        argmax = Alone(engine, branch, tokens, length).argmax()
         again = bool((argmax == tokens[-length:]).all())
         engine.journal.near_ties += 1
         engine.journal.decided_again += again != bool(is_greedy[branch, number])
@@ -207,16 +203,14 @@ class Row:
         return len(self.tokens) + sum(len(tail.tokens) for tail in self.tails)
 
 
-def _rows(requests: Sequence[Request], kept: int, *, shared: bool) -> list[Row]:
+def _rows(requests: Sequence[Request], *, shared: bool) -> list[Row]:
     """Rows for all requests: those with the longest tails first, then the longest.
 
-    If `shared`, requests that share a context share a row where that saves much. Requests of more
-    than `kept` tokens lose tokens on the left, as in lm-eval.
+    If `shared`, requests that share a context share a row where that saves much.
     """
     sharing: dict[tuple[int, ...], dict[tuple[int, ...], list[int]]] = {}
     for number, (context, continuation) in enumerate(requests):
-        lost = max(0, len(context) + len(continuation) - kept)
-        tails = sharing.setdefault(tuple(context[lost:]), {})
+        tails = sharing.setdefault(tuple(context), {})
         tails.setdefault(tuple(continuation[:-1]), []).append(number)
 
     def reads(numbers: Sequence[int], first: int, tokens: slice) -> list[Read]:
@@ -293,10 +287,10 @@ def _look(engine: Engine, states: Tensor, rows: Sequence[Row]) -> _Scored:
     """Score the reads of rows from their states (G, B, T, D)."""
     reads = [(b, *read) for b, row in enumerate(rows) for read in row.reads]
     row, request, position, target = torch.tensor(reads).to(engine.device).unbind(1)
-    branches, nothing = len(states), target[:0]
     chosen = states[:, row, position].flatten(0, 1)
-    targets = target.repeat(branches)
-    readout = read(engine.known, chosen, targets, nothing, ranked=False).view(branches, -1)
+    targets = target.repeat(len(states))
+    readout = read(engine.known, chosen, targets, engine.never, ranked=False)
+    readout = readout.view(len(states), -1)
     right = readout.token == target
     return _Scored(
         request.cpu(),

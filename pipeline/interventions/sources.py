@@ -31,8 +31,8 @@ def recording(
 ) -> Iterator[None]:
     """Show the values at some sites of a model, as they pass, while the context lasts."""
 
-    def shown(place: tuple[int, str], columns: Tensor | None, x: Tensor) -> Tensor:
-        see(place, x if columns is None else x[..., columns])
+    def shown(place: tuple[int, str], columns: Tensor | slice, x: Tensor) -> Tensor:
+        see(place, x[..., columns])
         return x
 
     def hooks() -> Iterator[Any]:

@@ -85,14 +85,13 @@ def look(
     calibration = tokens if calibration_tokens is None else calibration_tokens
     engine = prepare(model, interventions, calibration, journal, token_budget, tokens.shape[1] - 1)
     engine = replace(engine, in_single=engine.in_half)
-    never = torch.empty(0, dtype=torch.int64, device=model.device)
 
     def work(numbers: range) -> Tokenwise:
         batch = tokens[numbers.start : numbers.stop].to(model.device)
         moved = torch.zeros(len(interventions), len(batch), 2, dtype=torch.float64)
         see = partial(_see_moved, engine, baseline, moved)
         with at_least_single(*engine.models):
-            readout = teacher_forced(engine, batch, suffix_length, never, observer=see)
+            readout = teacher_forced(engine, batch, suffix_length, observer=see)
             changes = _attention_changes(engine.known, batch[:, :-1])
         names = ("log_prob", "rank", "entropy", "margin")
         return Tokenwise(

@@ -23,11 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import Any
+from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from pipeline.interventions.caches import Kept
@@ -40,9 +39,8 @@ from pipeline.interventions.readout import Readout, read
 from pipeline.interventions.sources import Places, others_of, recording
 from pipeline.interventions.trie import Trie, build_trie
 from pipeline.models.context import stated_length
-from pipeline.models.modules import attached, states_out
 from pipeline.models.precision import at_least_single
-from pipeline.models.sites import Anatomy, masked_call
+from pipeline.models.sites import BLOCK, Anatomy, masked_call
 
 Observer = Callable[[int, Tensor], None]
 """Called after each block with its number b and the states after it, (G, B, T, D).
@@ -67,6 +65,7 @@ class Engine:
             memory.
         in_single: whether a model in half precision computes in float32.
         sources: source of a patch -> its model.
+        never: (E,) int64, ids that are never generated.
     """
 
     known: Anatomy
@@ -76,6 +75,7 @@ class Engine:
     token_budget: int | None = None
     in_single: bool = False
     sources: Mapping[Source, Anatomy] = field(default_factory=dict)
+    never: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
     @cached_property
     def places(self) -> Places:
@@ -166,20 +166,17 @@ def run(
     blocks[-1].last = last if last != tokens.shape[1] else None
     call: dict[str, Tensor] = {}
     if mask is not None and not mask.all():
-        call = masked_call(mask, tokens.shape[1], known.has_positions)
+        call = masked_call(known.body, mask, tokens.shape[1])
 
-    def observe(see: Observer, number: int, _module: nn.Module, _args: Any, returned: Any) -> None:
-        see(number, torch.unflatten(states_out(returned), 0, (-1, batch)))
+    def observe(place: tuple[int, str], states: Tensor) -> None:
+        if observer is not None:
+            observer(place[0], torch.unflatten(states, 0, (-1, batch)))
 
-    observed = (
-        site.block.register_forward_hook(partial(observe, observer, number))
-        for number, site in enumerate(known.sites)
-        if observer is not None
-    )
+    observed = [] if observer is None else [(block, BLOCK) for block in range(len(blocks))]
     kept = cache.others if isinstance(cache, Kept) else None
     others = others_of(engine.places, tokens, call, kept)
     beside = Beside(engine.means, start, others)
-    with hooked(known, blocks, batch, beside), attached(observed):
+    with hooked(known, blocks, batch, beside), recording(known, observed, observe):
         states = known.body(
             input_ids=tokens, past_key_values=cache, use_cache=cache is not None, **call
         )[0]
@@ -190,7 +187,6 @@ def teacher_forced(
     engine: Engine,
     tokens: Tensor,
     length: int,
-    forbidden: Tensor,
     *,
     cache: DynamicCache | None = None,
     observer: Observer | None = None,
@@ -201,7 +197,6 @@ def teacher_forced(
         engine: the model and the interventions.
         tokens: (B, P+S) int64, on the model's device.
         length: S.
-        forbidden: (E,) int64, ids that are never generated.
         cache: as for `run`.
         observer: called after each block with the states of all positions.
     """
@@ -210,7 +205,8 @@ def teacher_forced(
     states = run(engine, tokens[:, :-1], cache=cache, observer=observer, last=last, start=start)
     shape = engine.trie.branches, len(tokens), length
     targets = tokens[:, -length:].expand(shape).flatten()
-    return read(engine.known, states[:, :, -length:].flatten(0, 2), targets, forbidden).view(*shape)
+    suffix = states[:, :, -length:].flatten(0, 2)
+    return read(engine.known, suffix, targets, engine.never).view(*shape)
 
 
 def rows_of(trie: Trie, batch: int, device: torch.device) -> list[BlockRows]:

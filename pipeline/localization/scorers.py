@@ -55,13 +55,8 @@ class Subject:
     twin: PreTrainedModel
 
 
-def written(model: PreTrainedModel) -> list[nn.Module]:
-    """The matrices that write to the stream, attention's and the MLP's of each block in turn."""
-    return [matrix for pair in writers(model) for matrix in pair]
-
-
 def by_place(of: Subject, units_of: Sequence[Tensor]) -> Tensor:
-    """(…, places) the sums over the units of each place, of (…, I) for each of `written`."""
+    """(…, places) the sums over the units of each place, of (…, I) for each of `writers`."""
     sums = []
     for place in of.places:
         pairs = zip(units_of[2 * place.block :], units(of.model, place), strict=False)
@@ -71,7 +66,7 @@ def by_place(of: Subject, units_of: Sequence[Tensor]) -> Tensor:
 
 def of_units(of: Subject, *, measure: pruning.Score) -> Scores:
     """What units have for memorized rows, more than for control rows."""
-    matrices = written(of.model)
+    matrices = writers(of.model)
     more = contrasted(lambda rows: measure(of.model, rows, matrices, 0), of.memorized, of.control)
     return {"": by_place(of, more).tolist()}
 
@@ -144,7 +139,7 @@ def zero_out(of: Subject) -> Scores:
 
 def without(model: PreTrainedModel, places: Sequence[Place]) -> AbstractContextManager[None]:
     """A context in which places write nothing but the biases of their block."""
-    matrices = written(model)
+    matrices = writers(model)
     gates = [torch.ones(weight_of(matrix).shape[1]) for matrix in matrices]
     for place in places:
         for at, columns in enumerate(units(model, place), 2 * place.block):
@@ -158,7 +153,7 @@ def causal_tracing(of: Subject) -> Scores:
 
     Source: arXiv 2202.05262 (causal tracing), with a twin for the corrupted run.
     """
-    own, other = written(of.model), written(of.twin)
+    own, other = writers(of.model), writers(of.twin)
     with recorded(other) as (read, _):
         logits(of.twin, of.memorized)
 
@@ -215,7 +210,7 @@ def attribution(of: Subject, *, points: int) -> Scores:
     Source: Nanda, attribution patching (2023); with several points arXiv 2403.17806 (EAP-IG), whose
     edges from one place to all others sum to this.
     """
-    matrices, rows = written(of.model), of.memorized
+    matrices, rows = writers(of.model), of.memorized
     chosen = torch.arange(len(rows)) % len(of.control)
     embed = of.model.get_input_embeddings()
     with torch.no_grad():

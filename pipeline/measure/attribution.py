@@ -21,7 +21,7 @@ from pipeline.interventions.evaluation import Progress, require_completable, sil
 from pipeline.measure.schemas import ATTRIBUTION
 from pipeline.models.context import context_length
 from pipeline.models.modules import attached
-from pipeline.models.sites import anatomy
+from pipeline.models.sites import anatomy, writing
 from pipeline.samples.frame import check_samples
 from pipeline.workflow.errors import bad_input
 from pipeline.workflow.tables import cast, crossed
@@ -99,12 +99,7 @@ def products(model: PreTrainedModel, tokens: Tensor, suffix_length: int) -> Tens
         written.append(returned if returned.requires_grad else returned.requires_grad_())
         return written[-1]
 
-    hooks = (
-        module.register_forward_hook(keep)
-        for site in known.sites
-        for module in (site.attention, site.mlp)
-        if module is not None
-    )
+    hooks = (module.register_forward_hook(keep) for module in writing(known.sites))
     with attached(hooks), torch.enable_grad():
         logits = model(input_ids=tokens, use_cache=False).logits[:, -suffix_length - 1 : -1]
         wanted = tokens[:, -suffix_length:]

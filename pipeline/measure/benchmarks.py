@@ -33,15 +33,14 @@ from lm_eval.evaluator_utils import get_sample_size
 from lm_eval.models.huggingface import HFLM
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from pipeline.interventions.evaluation import Progress, Request, silent
+from pipeline.interventions.evaluation import Request
 from pipeline.interventions.interventions import Intervention
-from pipeline.interventions.memory import Journal
 from pipeline.interventions.scoring import score
 from pipeline.measure.schemas import BENCHMARK_DOCUMENTS, BENCHMARKS
-from pipeline.measure.sharded import sharded
+from pipeline.measure.sharded import DEFAULT, Running, sharded
 from pipeline.tasks.loading import bad_template, quiet
 from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
-from pipeline.workflow.shards import Arrays, Shards
+from pipeline.workflow.shards import Arrays
 from pipeline.workflow.tables import dtypes
 
 BOOTSTRAP_DRAWS = 1000
@@ -72,11 +71,8 @@ def measure(
     tokenizer: PreTrainedTokenizerBase,
     tasks: Mapping[str, ConfigurableTask],
     interventions: Sequence[Intervention],
-    token_budget: int | None = None,
+    running: Running = DEFAULT,
     limit: float | Mapping[str, int] | None = None,
-    progress: Progress = silent,
-    journal: Journal | None = None,
-    shards: Shards | None = None,
     calibration: Sequence[Sequence[int]] | None = None,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Every metric of every task under every intervention.
@@ -90,12 +86,9 @@ def measure(
         tokenizer: the model's own.
         tasks: from `load_tasks`.
         interventions: V of them, distinct.
-        token_budget: as for `memorization.measure`.
+        running: its progress counts the requests that are scored.
         limit: documents per task, or below 1 the share of its documents, or task -> documents; all
             documents by default.
-        progress: called after each batch with the number of requests that are scored.
-        journal: records halved batches and near ties.
-        shards: keep finished work; None: nothing is kept.
         calibration: C samples of T token ids each, over which the edits ``mean`` and ``mlp-mean``
             take their means; None where there is no such edit.
 
@@ -115,9 +108,7 @@ def measure(
         _check_metrics(name, task, documents[name])
     chance = {name: _chance(task, documents[name]) for name, task in tasks.items()}
     items = _tokenize(model, tokenizer, [d for of_task in documents.values() for d in of_task])
-    scored = _scored(
-        model, items, interventions, token_budget, progress, journal, shards, calibration
-    )
+    scored = _scored(model, items, interventions, running, calibration)
     results, by_intervention = [], []
     # one intervention at a time, since all of them would take gigabytes as Python numbers
     for v, intervention in enumerate(interventions):
@@ -253,10 +244,7 @@ def _scored(
     model: PreTrainedModel,
     items: _Items,
     interventions: Sequence[Intervention],
-    token_budget: int | None,
-    progress: Progress,
-    journal: Journal | None,
-    shards: Shards | None,
+    running: Running,
     calibration: Sequence[Sequence[int]] | None,
 ) -> Arrays:
     """The answers to `items.distinct` (V, R), shard by shard; arguments are those of `measure`."""
@@ -274,12 +262,12 @@ def _scored(
             model,
             requests[first:stop],
             interventions,
-            progress=lambda done, all_: progress(
+            progress=lambda done, all_: running.progress(
                 first + done * (stop - first) // all_, len(requests)
             ),
             max_length=items.max_length,
-            token_budget=token_budget,
-            journal=journal,
+            token_budget=running.token_budget,
+            journal=running.journal,
             calibration_tokens=tokens,
             first=first,
         )
@@ -287,7 +275,7 @@ def _scored(
 
     lengths = [len(requests[row.start][0]) + sum(len(requests[i][1]) for i in row) for row in rows]
     determined_by = [items.max_length, calibration, *requests]
-    return sharded(shards, model, interventions, lengths, determined_by, work)
+    return sharded(running.shards, model, interventions, lengths, determined_by, work)
 
 
 # --------------------------------------------------------------------------- metrics

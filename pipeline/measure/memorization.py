@@ -14,15 +14,12 @@ from scipy import stats
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from pipeline.interventions.completion import complete
-from pipeline.interventions.evaluation import Progress, silent
 from pipeline.interventions.interventions import BASELINE, Intervention
-from pipeline.interventions.memory import Journal
 from pipeline.measure.metrics import MEMORIZATION, Completed, computed, unknown
-from pipeline.measure.sharded import sharded
+from pipeline.measure.sharded import DEFAULT, Running, sharded
 from pipeline.models.context import context_length
 from pipeline.samples.frame import check_samples, of_each_split
 from pipeline.workflow.errors import bad_input
-from pipeline.workflow.shards import Shards
 from pipeline.workflow.tables import cast, crossed
 
 TRIAL_SAMPLES = 512
@@ -36,10 +33,7 @@ def measure(
     model: PreTrainedModel,
     samples: pl.DataFrame,
     interventions: Sequence[Intervention],
-    token_budget: int | None = None,
-    progress: Progress = silent,
-    journal: Journal | None = None,
-    shards: Shards | None = None,
+    running: Running = DEFAULT,
     decode: Literal["all", "none"] | int = "all",
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> pl.DataFrame:
@@ -49,11 +43,7 @@ def measure(
         model: in evaluation mode, on any device.
         samples: as `SAMPLES`; all of one prefix and one suffix length.
         interventions: V of them, distinct.
-        token_budget: tokens at a time, counted once per branch of the wavefront; it changes no
-            result; None: computed from the free memory.
-        progress: called after each batch.
-        journal: records halved batches and near ties.
-        shards: keep finished work, so that a killed process can resume; None: nothing is kept.
+        running: it changes no result.
         decode: the continuations to decode to the end: ``all``, ``none``, or those of this number
             of samples of each split. Others are known if they are right up to the last token.
         tokenizer: the model's, for metrics that need text; None: these are null.
@@ -82,9 +72,9 @@ def measure(
             tokens[here],
             suffix_length,
             interventions,
-            progress=lambda done, _: progress(part.start + done, len(tokens)),
-            token_budget=token_budget,
-            journal=journal,
+            progress=lambda done, _: running.progress(part.start + done, len(tokens)),
+            token_budget=running.token_budget,
+            journal=running.journal,
             decode=decoded[here].to_list(),
             calibration_tokens=tokens,
             first=part.start,
@@ -100,7 +90,7 @@ def measure(
 
     lengths = [tokens.shape[1]] * len(tokens)
     determined_by = [decode, suffix_length, texts, *tokens.tolist()]
-    arrays = sharded(shards, model, interventions, lengths, determined_by, work)
+    arrays = sharded(running.shards, model, interventions, lengths, determined_by, work)
     names = pl.DataFrame({"intervention": [one.name for one in interventions]})
     rows = crossed(names, samples.select("sample_id", "split").with_columns(decoded=decoded))
     measured = []
@@ -129,7 +119,7 @@ def require_baseline(
         samples: as `SAMPLES`; one prefix and one suffix length.
         floor: exact match to reach, 0 to 1.
         stop: whether to stop where the whole 95% interval (Wilson) lies below the floor.
-        token_budget: as for `measure`.
+        token_budget: as in `Running`.
 
     Returns:
         exact_match, low and high (its interval), n; empty without memorized samples.
@@ -140,7 +130,7 @@ def require_baseline(
     trial = of_each_split(samples, ["memorized"], TRIAL_SAMPLES)
     if trial.is_empty():
         return {}
-    made = measure(model, trial, (BASELINE,), token_budget)
+    made = measure(model, trial, (BASELINE,), Running(token_budget))
     right = int(made["exact_match"].sum())
     low, high = stats.binomtest(right, len(made)).proportion_ci(method="wilson")
     measured = f"exact match {right / len(made):.3f}, 95% interval {low:.3f} to {high:.3f}"

@@ -20,7 +20,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipeline.workflow.errors import bad_input
-from pipeline.workflow.tables import Column, Schema, boolean, float32, string, uint32
+from pipeline.workflow.tables import Column, Schema, boolean, float32, string, uint32, uint32s
 
 LOWEST = 0.2
 """The share of tokens over which Min-K% averages, as in its paper."""
@@ -348,9 +348,7 @@ MEMORIZATION: Schema = {
     "split": string("as in the samples table"),
     **{metric.name: metric.column for metric in METRICS},
     "min_margin": float32("logits, smallest top-2 gap on the greedy path"),
-    "continuation": Column(
-        pl.List(pl.UInt32), "S greedy token ids; null: not decoded to the end", nullable=True
-    ),
+    "continuation": uint32s("S greedy token ids; null: not decoded to the end", nullable=True),
     "decoded": boolean(
         "whether the sample is one of those whose continuations are decoded to the end"
     ),

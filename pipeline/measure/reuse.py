@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 
-from pipeline.interventions.edits import MEAN, rule_of
+from pipeline.interventions.edits import MEAN, rule_of, rules_of
 from pipeline.interventions.interventions import Intervention
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
@@ -55,8 +55,7 @@ def keys(
 
 def takes_mean(interventions: Sequence[Intervention]) -> bool:
     """Whether one of the interventions has an edit that takes a mean over samples."""
-    edits = (edit for one in interventions for edit in one.edits.values())
-    return any(MEAN in rule_of(edit).needs for edit in edits)
+    return any(MEAN in rule.needs for rule in rules_of(interventions))
 
 
 def extended(

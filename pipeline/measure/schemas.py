@@ -13,7 +13,9 @@ from pipeline.workflow.tables import (
     float64,
     string,
     uint16,
+    uint16s,
     uint32,
+    uint32s,
 )
 
 INTERVENTIONS: Schema = {
@@ -26,17 +28,11 @@ INTERVENTIONS: Schema = {
         "which blocks together: baseline, each, quartiles, …; blocks if they were listed; then "
         "what the edit is limited to, such as each.suffix"
     ),
-    "blocks": Column(pl.List(pl.UInt16), "edited blocks, 0-based, ascending"),
-    "heads": Column(
-        pl.List(pl.UInt16),
-        "attention heads that alone are edited, 0-based; null: all",
-        nullable=True,
-    ),
+    "blocks": uint16s("edited blocks, 0-based, ascending"),
+    "heads": uint16s("attention heads that alone are edited, 0-based; null: all", nullable=True),
     "draw": uint16("which of several random draws, from 1; else null", nullable=True),
     "seed": uint32("of the directions of the edit noise; else 0"),
-    "neurons": Column(
-        pl.List(pl.UInt16), "columns of the MLP's inner width; null: all", nullable=True
-    ),
+    "neurons": uint16s("columns of the MLP's inner width; null: all", nullable=True),
     "positions": string(
         "edited positions: prefix, suffix, last (of the prefix); null: all", nullable=True
     ),
@@ -84,7 +80,7 @@ ATTENTION_CHANGE: Schema = {
 CERTIFICATES: Schema = {
     "edit": string("as in the interventions table"),
     "scope": string("what it was limited to: heads, neurons, positions; or nothing"),
-    "blocks": Column(pl.List(pl.UInt16), "blocks in which it was tried"),
+    "blocks": uint16s("blocks in which it was tried"),
     "passed": Column(pl.List(pl.String), "the checks, all of which an edit has to pass"),
     "change": float64("largest change of a value at its site; 0: it changes nothing in this model"),
     "difference": float64("largest difference from the plain loop, relative to the largest state"),
@@ -122,8 +118,8 @@ GENERATIONS: Schema = {
     "prompt_id": uint32("the prompt's position in the list, from 0"),
     "decoding": string("greedy, or sampled (temperature 1)"),
     "prompt": string("text"),
-    "prompt_tokens": Column(pl.List(pl.UInt32), "token ids of the prompt"),
-    "continuation": Column(pl.List(pl.UInt32), "token ids after the prompt, equally many a row"),
+    "prompt_tokens": uint32s("token ids of the prompt"),
+    "continuation": uint32s("token ids after the prompt, equally many a row"),
     "text": string("the continuation alone, decoded"),
     "first_difference": uint16(
         "tokens before the first that is not the baseline's; null where all are", nullable=True

@@ -1,13 +1,38 @@
-"""Evaluates items shard by shard, so that a killed process resumes with the first missing one."""
+"""How a measurement runs: shard by shard, so that a killed process resumes where it was."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
+from pipeline.interventions.evaluation import Progress, silent
 from pipeline.interventions.interventions import Intervention
+from pipeline.interventions.memory import Journal
 from pipeline.workflow.shards import Arrays, Shards, seconds_a_token
+
+
+@dataclass(frozen=True)
+class Running:
+    """How a measurement runs, which affects rounding only.
+
+    Args:
+        token_budget: tokens at a time, counted once per branch of the wavefront; None: computed
+            from the free memory.
+        progress: called after each batch.
+        journal: records halved batches and near ties.
+        shards: keep finished work; None: nothing is kept.
+    """
+
+    token_budget: int | None = None
+    progress: Progress = silent
+    journal: Journal | None = None
+    shards: Shards | None = None
+
+
+DEFAULT = Running()
+"""With the memory that is free, in silence, and nothing is kept."""
 
 
 def sharded(

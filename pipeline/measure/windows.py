@@ -31,19 +31,18 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from pipeline.interventions.completion import complete
-from pipeline.interventions.evaluation import Progress, require_rows, silent
+from pipeline.interventions.evaluation import Progress, require_rows
 from pipeline.interventions.guard import prepare
 from pipeline.interventions.interventions import BASELINE, Intervention
-from pipeline.interventions.memory import Journal, in_batches
+from pipeline.interventions.memory import in_batches
 from pipeline.interventions.overflow import not_finite
 from pipeline.interventions.wavefront import Engine, teacher_forced
 from pipeline.measure.passages import recall, runs
 from pipeline.measure.schemas import EXACT, RECITED, ROLLING, WINDOWS
-from pipeline.measure.sharded import sharded
+from pipeline.measure.sharded import DEFAULT, Running, sharded
 from pipeline.models.context import context_length
 from pipeline.models.precision import at_least_single
 from pipeline.workflow.errors import bad_input
-from pipeline.workflow.shards import Shards
 from pipeline.workflow.tables import cast, crossed, dtypes, empty
 
 RECITED_TOKENS = 500
@@ -99,10 +98,7 @@ def measure(
     *,
     stride: int = 8,
     exact: int = 64,
-    token_budget: int | None = None,
-    progress: Progress = silent,
-    journal: Journal | None = None,
-    shards: Shards | None = None,
+    running: Running = DEFAULT,
 ) -> pl.DataFrame:
     """Measure every window of some documents, under every intervention.
 
@@ -114,10 +110,7 @@ def measure(
         interventions: V of them, distinct.
         stride: tokens from one window to the next.
         exact: the number of windows, evenly spread over all, that are read alone as well.
-        token_budget: as for `memorization.measure`; it affects rounding only.
-        progress: called after each batch.
-        journal: records halved batches.
-        shards: keep finished chunks; None: nothing is kept.
+        running: its shards keep finished chunks.
 
     Returns:
         As `schemas.WINDOWS`: rolling, then exact; intervention by intervention; in the order of the
@@ -157,17 +150,19 @@ def measure(
     length = total + (per_chunk - 1) * stride
     chunks = _rows(documents, windows.filter(context=prefix_length), length)
     require_rows(model, chunks, "the tokens of the documents")
-    engine = prepare(model, interventions, chunks, journal, token_budget, length - 1)
+    engine = prepare(
+        model, interventions, chunks, running.journal, running.token_budget, length - 1
+    )
     names = pl.DataFrame({"intervention": [one.name for one in interventions]})
     tables = []
     for reading, listed, rows, kept in (
-        (ROLLING, windows, chunks, shards),
+        (ROLLING, windows, chunks, running.shards),
         (EXACT, alone, _rows(documents, alone, total), None),
     ):
         if listed.is_empty():
             continue
         lengths = prefix_length, suffix_length, stride
-        work = partial(_read, engine, rows, lengths, progress)
+        work = partial(_read, engine, rows, lengths, running.progress)
         sizes = [rows.shape[1]] * len(rows)
         read = sharded(kept, model, interventions, sizes, [*lengths, *rows.tolist()], work)
         after = listed["context"].to_numpy() - prefix_length  # tokens after a chunk's first
@@ -191,12 +186,11 @@ def _read(
 ) -> dict[str, NDArray[Any]]:
     """`_COLUMNS` -> (V, N, K) float64, of some of the chunks (…, C); NaN does not occur."""
     prefix, suffix, stride = lengths
-    nothing = torch.empty(0, dtype=torch.int64, device=engine.device)
     needed = rows.shape[1] - prefix  # tokens that belong to a suffix
 
     def work(part: range) -> Tensor:
         batch = rows[numbers][part].to(engine.device)
-        readout = teacher_forced(engine, batch, needed, nothing)
+        readout = teacher_forced(engine, batch, needed)
         made = [
             getattr(readout, name).double().unfold(-1, suffix, stride).sum(-1) for name in _COLUMNS
         ]
@@ -221,9 +215,7 @@ def recite(
     windows: pl.DataFrame,
     interventions: Sequence[Intervention],
     tokenizer: PreTrainedTokenizerBase,
-    *,
-    token_budget: int | None = None,
-    journal: Journal | None = None,
+    running: Running = DEFAULT,
 ) -> pl.DataFrame:
     """Let the model go on greedily from a seed in each document.
 
@@ -237,8 +229,7 @@ def recite(
         windows: as `measure` gives them, of the baseline and others.
         interventions: V of them, the baseline among them.
         tokenizer: the model's.
-        token_budget: as for `measure`.
-        journal: records halved batches and near ties.
+        running: of which the progress and the shards are not used.
 
     Returns:
         As `schemas.RECITED`, a row for each intervention and document, document by document.
@@ -259,7 +250,12 @@ def recite(
         text = torch.from_numpy(tokens[seed : seed + prefix + length])[None]
         true = text[0, prefix:]
         completed = complete(
-            model, text, len(true), interventions, token_budget=token_budget, journal=journal
+            model,
+            text,
+            len(true),
+            interventions,
+            token_budget=running.token_budget,
+            journal=running.journal,
         )
         for one, written in zip(interventions, completed.continuation[:, 0], strict=True):
             verbatim = int((written == true).cumprod(0).sum())

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from pipeline.models.grids import ATTENTION, BOTH, GRIDS, HEAD, MLP, NEURON_GROUPS, NEURONS
-from pipeline.models.sites import KEY, QUERY, VALUE, anatomy
+from pipeline.models.sites import KEY, QUERY, VALUE, anatomy, writing
 from pipeline.workflow.errors import bad_input
 
 ALL = slice(None)
@@ -49,33 +49,34 @@ class Place:
 def grid(model: PreTrainedModel, kind: str) -> list[Place]:
     """All places of one kind of `grids.GRIDS`, in the order of the blocks."""
     known = anatomy(model)
-    parts = (BOTH, 1), (HEAD, known.n_heads), (NEURONS, NEURON_GROUPS)
+    parts = (BOTH, 1), (HEAD, known.sites[0].values.heads), (NEURONS, NEURON_GROUPS)
     part, count = dict(zip(GRIDS, parts, strict=True))[kind]
     return [Place(b, part, i) for b in range(len(known.sites)) for i in range(count)]
 
 
-def writers(model: PreTrainedModel) -> list[tuple[nn.Module, nn.Module]]:
-    """Of each block the output projection of attention, and the last matrix of the MLP.
+def writers(model: PreTrainedModel) -> list[nn.Module]:
+    """The matrices that write to the stream, attention's and the MLP's of each block in turn.
 
     Raises:
         InputError: a block without an MLP, or one that does not add both to the stream.
     """
     known = anatomy(model)
-    pairs = [(site.attention, site.mlp) for site in known.sites if site.mlp is not None]
-    if not known.additive or len(pairs) < len(known.sites):
+    if not known.additive:
         raise bad_input(
             "localization",
             type(model).__name__,
             "a model whose blocks add attention and MLP to the stream",
             "take another model",
         )
-    return pairs
+    return writing(known.sites)
 
 
 def units(model: PreTrainedModel, place: Place) -> tuple[slice, slice]:
     """The inputs of the two matrices of the place's block that belong to the place."""
-    attention, mlp = (weight_of(module).shape[1] for module in writers(model)[place.block])
-    count = anatomy(model).n_heads if place.part == HEAD else NEURON_GROUPS
+    site = anatomy(model).sites[place.block]
+    own = slice(2 * place.block, 2 * place.block + 2)
+    attention, mlp = (weight_of(module).shape[1] for module in writers(model)[own])
+    count = site.values.heads if place.part == HEAD else NEURON_GROUPS
     size = (attention if place.part == HEAD else mlp) // count
     some = slice(place.index * size, (place.index + 1) * size)
     return (
@@ -140,7 +141,7 @@ def _own(model: PreTrainedModel, place: Place) -> Iterator[tuple[nn.Module, slic
                     "a model in which each head has its own",
                     "plant in blocks or neurons",
                 )
-            rows = torch.arange(len(weight_of(tap.module))) if tap.columns is None else tap.columns
+            rows = torch.arange(len(weight_of(tap.module)))[tap.columns]
             yield tap.module, rows.view(heads, -1)[place.index], ALL
         return
     whole, last = site.whole_mlp or nn.Module(), site.mlp or nn.Module()

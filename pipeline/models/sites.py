@@ -17,7 +17,7 @@ Shapes: B rows, T positions, D width, H heads, K key-value heads, E size of a he
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -79,12 +79,12 @@ class Tap(NamedTuple):
     Args:
         module: that receives or returns them.
         entering: whether it receives them.
-        columns: those of its output that are these values; None: all.
+        columns: those of its output that are these values.
     """
 
     module: nn.Module
     entering: bool = False
-    columns: Tensor | None = None
+    columns: Tensor | slice = slice(None)
 
 
 @dataclass(frozen=True)
@@ -138,12 +138,10 @@ class Anatomy:
         model: a stock causal language model.
         body: the module that holds the blocks; returns the states that the head reads.
         sites: one per block.
-        n_heads: H.
         additive: whether each block returns its input where `attention` and `mlp` give zero, so
             that their outputs can be replaced.
         plain: whether it also adds these outputs as they are, neither normalized nor scaled.
         batched: paths of a block's arguments whose first dimension can grow with the batch.
-        has_positions: whether the body takes position ids.
         parallel: whether the MLPs read the input of their blocks, without attention's output.
         slow_activations: activations for which PyTorch has an equivalent, faster kernel.
         longest: tokens of a text beyond which its rotary angles depend on its length; None: they
@@ -153,11 +151,9 @@ class Anatomy:
     model: Any
     body: Any
     sites: tuple[Site, ...]
-    n_heads: int
     additive: bool
     plain: bool
     batched: frozenset[Path]
-    has_positions: bool
     parallel: bool
     slow_activations: tuple[nn.Module, ...]
     longest: int | None
@@ -304,11 +300,9 @@ def _find(model: Any) -> Anatomy:
         model=model,
         body=body,
         sites=sites,
-        n_heads=config.num_attention_heads,
         additive=additive,
         plain=plain,
         batched=frozenset(batched),
-        has_positions=_has_positions(body),
         parallel=parallel,
         slow_activations=tuple(m for m in body.modules() if isinstance(m, _SLOW_GELUS)),
         longest=_longest(body),
@@ -369,26 +363,24 @@ def padded_call(body: Any, tokens: Tensor) -> dict[str, Tensor]:
     """The arguments with which the body treats the first column of `tokens` as padding."""
     mask = torch.ones_like(tokens)
     mask[:, 0] = 0
-    return masked_call(mask, tokens.shape[1], _has_positions(body))
+    return masked_call(body, mask, tokens.shape[1])
 
 
-def masked_call(mask: Tensor, length: int, has_positions: bool) -> dict[str, Tensor]:
+def masked_call(body: Any, mask: Tensor, length: int) -> dict[str, Tensor]:
     """The arguments that tell a body of padding, of which `length` T tokens are read.
 
     `mask` is (B, T with what a cache has) int64, 0 where there is padding.
     """
-    positions = (mask.cumsum(-1) - 1).clamp_min(0)[:, -length:]
-    return {"attention_mask": mask} | ({"position_ids": positions} if has_positions else {})
+    call = {"attention_mask": mask}
+    if "position_ids" in inspect.signature(body.forward).parameters:
+        call["position_ids"] = (mask.cumsum(-1) - 1).clamp_min(0)[:, -length:]
+    return call
 
 
 def _read(model: Any, body: Any, rows: int, masked: bool = False) -> None:
     """Let the body read random tokens, the first column as padding if `masked`."""
     tokens = random_tokens(model, rows)
     body(input_ids=tokens, use_cache=False, **(padded_call(body, tokens) if masked else {}))
-
-
-def _has_positions(body: Any) -> bool:
-    return "position_ids" in inspect.signature(body.forward).parameters
 
 
 def _by_row(x: Any, rows: int) -> Tensor | None:
@@ -481,6 +473,11 @@ def _values(model: Any, projected: Tensor, mixed: Tensor) -> Values | None:
     return None
 
 
+def writing(sites: Iterable[Site]) -> list[nn.Module]:
+    """The matrices that write to the stream, attention's and the MLP's of each block in turn."""
+    return [each for site in sites for each in (site.attention, site.mlp) if each is not None]
+
+
 def _wiring(model: Any, body: Any, sites: Sequence[Site]) -> tuple[bool, bool, bool]:
     """How attention and MLP are wired into the stream, as `Anatomy` has it: additive, plain,
     parallel.
@@ -508,8 +505,7 @@ def _wiring(model: Any, body: Any, sites: Sequence[Site]) -> tuple[bool, bool, b
     def giving(change: Any) -> list[Tensor]:
         """What each block adds where its attention and its MLP both give this."""
         added.clear()
-        parts = [module for s in sites for module in (s.attention, s.mlp) if module is not None]
-        hooks = [module.register_forward_hook(change) for module in parts]
+        hooks = [module.register_forward_hook(change) for module in writing(sites)]
         hooks += [s.block.register_forward_hook(compare, with_kwargs=True) for s in sites]
         with attached(hooks):
             _read(model, body, _ROWS[0])

@@ -1,7 +1,9 @@
 """The samples of a family from a user's file."""
 
-from collections.abc import Callable, Sequence
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -9,21 +11,17 @@ from pipeline.samples.frame import first_tokens, samples_frame
 from pipeline.samples.table_file import is_running_text, read
 from pipeline.workflow.errors import bad_input
 
-Encode = Callable[[Sequence[str]], list[list[int]]]
-"""Texts to their token ids, without special tokens."""
-
-Starts = Callable[[str], Sequence[int]]
-"""A text to the first character of each of its tokens."""
+if TYPE_CHECKING:  # slow to import
+    from transformers import PreTrainedTokenizerBase
 
 
 def samples(
     path: Path,
-    encode: Encode | None,
+    tokenizer: PreTrainedTokenizerBase | None,
     prefix_length: int,
     suffix_length: int,
     *,
     skip_short: bool,
-    starts: Starts | None = None,
 ) -> pl.DataFrame:
     """The samples table from a user's file.
 
@@ -34,39 +32,45 @@ def samples(
         path: as `table_file.read` takes it. ``tokens`` is used where there is ``text`` too.
             Without ``split`` all samples are memorized. Samples with equal suffixes count as one
             cluster in intervals, or those with an equal ``group`` where there is such a column.
-        encode: cuts the text; None: there is no tokenizer.
+        tokenizer: cuts the text, without special tokens; None: there is none.
         prefix_length: P, tokens.
         suffix_length: S, tokens.
         skip_short: leave out samples of fewer than P + S tokens, instead of raising an error.
-        starts: finds the lines of samples that are cut from plain text; None: they are not needed.
 
     Returns:
         As `SAMPLES`; ``sample_id`` counts the samples that were taken, and the columns ``row``
-        (u32, from 0) and ``line`` (u32, from 1; null where unknown) have their places in the file.
+        (u32, from 0) and ``line`` (u32, from 1; null where unknown, as of plain text if the
+        tokenizer does not say where its tokens lie) have their places in the file.
 
     Raises:
         InputError: as for `table_file.read`; text without a tokenizer; a sample that is too short;
             or no sample is left.
     """
     total = prefix_length + suffix_length
-    frame = read(path)
+    frame, of_text = read(path), is_running_text(path)
+    places: list[Any] = []  # the first and the last character of each token of plain text
     if "tokens" not in frame.columns:
-        if encode is None:
+        if tokenizer is None:
             raise bad_input(
                 str(path),
                 "text, and no tokenizer",
                 "a column `tokens`, or a tokenizer",
                 "name the model whose tokenizer cuts the text: file.tokenizer of the family",
             )
-        ids = encode(frame["text"].to_list())
-        frame = frame.with_columns(pl.Series("tokens", ids, pl.List(pl.Int64)))
+        cut = tokenizer(
+            frame["text"].to_list(),
+            add_special_tokens=False,
+            verbose=False,
+            return_offsets_mapping=of_text and tokenizer.is_fast,
+        )
+        [places] = cut.get("offset_mapping", [places])
+        frame = frame.with_columns(pl.Series("tokens", cut["input_ids"], pl.List(pl.Int64)))
     elif "text" in frame.columns:
         print("the samples have both `tokens` and `text`: `tokens` is used", flush=True)
-    if is_running_text(path):
+    if of_text:
         text, whole = frame.select("text", "tokens").row(0)
         firsts = range(0, max(total, len(whole) - total + 1), total)
-        at = starts(text) if starts else []
-        lines = [1 + text.count("\n", 0, at[first]) if at else None for first in firsts]
+        lines = [1 + text.count("\n", 0, places[n][0]) if places else None for n in firsts]
         frame = pl.DataFrame(
             {"tokens": [whole[first : first + total] for first in firsts], "line": lines},
             {"tokens": pl.List(pl.Int64), "line": pl.UInt32},

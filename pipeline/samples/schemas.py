@@ -6,18 +6,18 @@ import polars as pl
 
 from pipeline.workflow import tables
 from pipeline.workflow.errors import bad_input
-from pipeline.workflow.tables import Column, Schema
+from pipeline.workflow.tables import Schema, string, uint16, uint32, uint32s
 
 SPLITS = ("memorized", "exposed", "control", "famous")
 
 SAMPLES: Schema = {
-    "sample_id": Column(pl.UInt32, "unique within the table"),
-    "split": Column(pl.String, "memorized, exposed, control or famous"),
-    "tokens": Column(pl.List(pl.UInt32), "prefix and suffix, token ids"),
-    "prefix_length": Column(pl.UInt16, "P, tokens"),
-    "suffix_length": Column(pl.UInt16, "S, tokens"),
-    "suffix_group": Column(pl.UInt32, "samples with equal or nearly equal suffixes share it"),
-    "copies": Column(pl.UInt32, "times in the training data; null where unknown", nullable=True),
+    "sample_id": uint32("unique within the table"),
+    "split": string("memorized, exposed, control or famous"),
+    "tokens": uint32s("prefix and suffix, token ids"),
+    "prefix_length": uint16("P, tokens"),
+    "suffix_length": uint16("S, tokens"),
+    "suffix_group": uint32("samples with equal or nearly equal suffixes share it"),
+    "copies": uint32("times in the training data; null where unknown", nullable=True),
 }
 
 

@@ -1,22 +1,22 @@
 """The stage that evaluates every benchmark task of a model under every intervention."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import polars as pl
 
 from pipeline.checkpoints.loading import load
-from pipeline.checkpoints.manifest import checksums
 from pipeline.checkpoints.schema import Model
 from pipeline.interventions.interventions import Intervention
 from pipeline.measure import schemas
 from pipeline.measure.benchmarks import measure
 from pipeline.measure.listed import read_listed
 from pipeline.measure.reuse import takes_mean
+from pipeline.measure.sharded import Running
 from pipeline.stages.evaluated import Evaluated
 from pipeline.stages.sweep import write_sweep
 from pipeline.study.schema import Study, given
 from pipeline.tasks.loading import describe, load_tasks
+from pipeline.workflow.files import checksums
 from pipeline.workflow.running import Device
 
 
@@ -29,11 +29,11 @@ def benchmarks(study: Study, model: Model, part: str | None = None) -> None:
         calibration = evaluated.samples["tokens"].to_list()
 
     def compute(
-        interventions: Sequence[Intervention], device: Device, **running: Any
+        interventions: Sequence[Intervention], device: Device, running: Running
     ) -> list[pl.DataFrame]:
         loaded = load(evaluated.folder, evaluated.dtype, *device)
-        running |= {"limit": settings.limit, "calibration": calibration}
-        made, documents = measure(*loaded, tasks, interventions, **running)
+        limit = settings.limit
+        made, documents = measure(*loaded, tasks, interventions, running, limit, calibration)
         return [documents, made]
 
     write_sweep(

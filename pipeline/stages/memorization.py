@@ -1,7 +1,6 @@
 """The stage that completes every sample of a model under every intervention."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import polars as pl
 
@@ -10,6 +9,7 @@ from pipeline.checkpoints.schema import Model
 from pipeline.interventions.interventions import Intervention
 from pipeline.measure.memorization import measure, require_baseline
 from pipeline.measure.metrics import MEMORIZATION
+from pipeline.measure.sharded import Running
 from pipeline.stages.evaluated import Evaluated
 from pipeline.stages.sweep import write_sweep
 from pipeline.study.schema import Study
@@ -23,14 +23,13 @@ def memorization(study: Study, model: Model, part: str | None = None) -> None:
     samples, settings = evaluated.samples, study.evaluation[model.family]
 
     def compute(
-        interventions: Sequence[Intervention], device: Device, **running: Any
+        interventions: Sequence[Intervention], device: Device, running: Running
     ) -> list[pl.DataFrame]:
         loaded, tokenizer = load(evaluated.folder, settings.dtype, *device)
         floor = settings.baseline_floor, settings.below_floor == "stop"
-        baseline = require_baseline(loaded, samples, *floor, running["token_budget"])
+        baseline = require_baseline(loaded, samples, *floor, running.token_budget)
         evaluated.notes["baseline"] = baseline
-        running |= {"decode": settings.decode, "tokenizer": tokenizer}
-        return [measure(loaded, samples, interventions, **running)]
+        return [measure(loaded, samples, interventions, running, settings.decode, tokenizer)]
 
     write_sweep(
         evaluated,

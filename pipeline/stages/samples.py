@@ -56,20 +56,13 @@ def inserted(study: Study, family: Family) -> None:
 
 def file(study: Study, family: Family) -> None:
     """A user's file."""
-    from pipeline.checkpoints.verified import encoder, load_tokenizer
+    from pipeline.checkpoints.verified import load_tokenizer
     from pipeline.samples.file import samples
 
     source, lengths = section(family.samples, File), (family.prefix_length, family.suffix_length)
     owner = source.tokenizer and study.data / "checkpoints" / source.tokenizer
     tokenizer = load_tokenizer(owner) if owner else None
-    encode = encoder(tokenizer) if tokenizer else None
-
-    def starts(text: str) -> list[int]:
-        assert tokenizer is not None  # noqa: S101  without one there is no text
-        read = tokenizer(text, add_special_tokens=False, verbose=False, return_offsets_mapping=True)
-        return [first for first, _ in read["offset_mapping"]]
-
-    made = samples(Path(source.path), encode, *lengths, skip_short=source.skip_short, starts=starts)
+    made = samples(Path(source.path), tokenizer, *lengths, skip_short=source.skip_short)
     _write(study, family, made)
 
 

@@ -9,11 +9,13 @@ from pipeline.interventions.interventions import Intervention
 from pipeline.interventions.memory import Journal
 from pipeline.measure.listed import read_listed
 from pipeline.measure.reuse import KEYS, extended, keys, takes_mean
+from pipeline.measure.sharded import Running
 from pipeline.stages.evaluated import Evaluated
 from pipeline.workflow.dag import cached
 from pipeline.workflow.digest import digest
 from pipeline.workflow.files import sha256
 from pipeline.workflow.progress import reporter
+from pipeline.workflow.running import Device
 from pipeline.workflow.shards import open_shards
 from pipeline.workflow.tables import Schema
 
@@ -24,7 +26,7 @@ def write_sweep(
     schemas: Mapping[str, Schema],
     determined_by: dict[str, object],
     items: object,
-    compute: Callable[..., Sequence[pl.DataFrame]],
+    compute: Callable[[Sequence[Intervention], Device, Running], Sequence[pl.DataFrame]],
 ) -> None:
     """Evaluate the interventions that no earlier table has, and write the tables of a stage.
 
@@ -36,7 +38,7 @@ def write_sweep(
         determined_by: the provenance of the tables.
         items: checksums of what is evaluated: samples, or documents.
         compute: makes the tables, in the order of `schemas`, of some of the interventions on a
-            device, by keywords that a measurement takes: token_budget, progress, journal, shards.
+            device, as a `Running` says.
     """
     (stage, part, unit), study, name = work, evaluated.study, evaluated.name
     listed, journal = read_listed(study.data, name), Journal()
@@ -52,16 +54,12 @@ def write_sweep(
         by_device = {**by_code, "device": device.name, "items": items}
         samples = sha256(evaluated.samples_path) if takes_mean(listed) else ""
         wanted = keys(listed, by_device, samples, evaluated.sources(listed))
-        running = {
-            "token_budget": study.run.token_budget,
-            "progress": reporter(f"{stage} of {name}", unit),
-            "journal": journal,
-            "shards": shards,
-        }
+        progress = reporter(f"{stage} of {name}", unit)
+        running = Running(study.run.token_budget, progress, journal, shards)
 
         def computed(missing: Sequence[Intervention]) -> Sequence[pl.DataFrame]:
             evaluated.notes["computed"] = len(missing)
-            return compute(evaluated.with_sources(missing, device), device, **running)
+            return compute(evaluated.with_sources(missing, device), device, running)
 
         evaluated.notes["computed"] = 0
         made = extended(

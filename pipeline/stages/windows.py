@@ -1,13 +1,13 @@
 """The stage that measures every window of a user's documents."""
 
 from pathlib import Path
-from typing import Any
 
 from pipeline.checkpoints.loading import load
 from pipeline.checkpoints.schema import Model
 from pipeline.interventions.memory import Journal
 from pipeline.measure import schemas
 from pipeline.measure.listed import named, read_listed
+from pipeline.measure.sharded import Running
 from pipeline.measure.windows import document, measure, recite
 from pipeline.samples.texts import texts
 from pipeline.stages.evaluated import Evaluated
@@ -24,7 +24,6 @@ def windows(study: Study, model: Model) -> None:
     edits = named(f"windows.interventions, of {model.name}", names, listed)
     determined_by = evaluated.determined_by(windows=asked.model_dump(exclude={"corpus"}))
     determined_by |= evaluated.own(edits)
-    running: dict[str, Any] = {"token_budget": study.run.token_budget, "journal": journal}
     with (
         open_shards(
             study.data / "partial" / "windows" / model.name,
@@ -33,6 +32,8 @@ def windows(study: Study, model: Model) -> None:
         ) as shards,
         evaluated.on_device("windows", journal=journal) as device,
     ):
+        progress = reporter(f"windows of {model.name}", "chunks")
+        running = Running(study.run.token_budget, progress, journal, shards)
         loaded, tokenizer = load(evaluated.folder, evaluated.dtype, *device)
         chosen = evaluated.with_sources(edits, device)
         documents = [
@@ -49,11 +50,9 @@ def windows(study: Study, model: Model) -> None:
             chosen,
             stride=asked.stride,
             exact=asked.exact,
-            progress=reporter(f"windows of {model.name}", "chunks"),
-            shards=shards,
-            **running,
+            running=running,
         )
-        recited = recite(loaded, documents, made, chosen, tokenizer, **running)
+        recited = recite(loaded, documents, made, chosen, tokenizer, running)
         evaluated.notes["shards"] = shards.told()
         table = f"windows/{model.name}"
         evaluated.write(made, schemas.WINDOWS, f"{table}.parquet", determined_by)

@@ -184,7 +184,7 @@ def study(asked: Asked, words: Sequence[str] = ()) -> dict[str, Any]:
         if "tokens" not in columns:
             family["samples"]["tokenizer"] = name
         if name == asked.name:
-            from pipeline.checkpoints.verified import encoder, tokenizer_of
+            from pipeline.checkpoints.verified import tokenizer_of
 
             config: Any = model.config
             lengths, tokenizer = (asked.prefix_length, asked.suffix_length), tokenizer_of(found)
@@ -192,7 +192,7 @@ def study(asked: Asked, words: Sequence[str] = ()) -> dict[str, Any]:
                 from pipeline.measure.benchmarks import require_start  # slow to import
 
                 require_start(tokenizer)
-            made = cut(asked.samples, encoder(tokenizer), *lengths, skip_short=asked.skip_short)
+            made = cut(asked.samples, tokenizer, *lengths, skip_short=asked.skip_short)
             check_samples(made, min(config.vocab_size, tokens), context_length(config))
             if asked.document:
                 lines = [Group(**line) for line in values["interventions"]]

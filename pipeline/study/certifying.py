@@ -29,7 +29,7 @@ def certify(model: str, edit: str) -> str:
 
     loaded = model_of(source_of(model).files, "auto")
     known = anatomy(loaded)
-    listed = sweep(len(known.sites), [group], known.n_heads)
+    listed = sweep(len(known.sites), [group], known.sites[0].values.heads)
     prepare(loaded, listed, tokens_to_compare(loaded))
     lines = [f"{edit} on {model}: certified"]
     for made in certificates(loaded):

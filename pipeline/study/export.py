@@ -99,8 +99,7 @@ def export(name: str, edit: str, blocks: str, to: Path, **told: str) -> float:
     """
     numbers = require_sound(edit, blocks, to)
     source = source_of(name)
-    with source.files.alone() as folder:
-        layers = skeleton(folder, source.files.files, name).config.get_text_config()
+    layers = skeleton(source.files, name).config.get_text_config()
     require_blocks(edit, numbers, layers.num_hidden_layers, name)
 
     model = model_of(source.files, "auto")

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from pipeline.analysis.mitigations import TABLES, durability, measured
 from pipeline.checkpoints.folder import checkpoint_files
 from pipeline.checkpoints.loading import model_of
-from pipeline.checkpoints.verified import encoder, tokenizer_of
+from pipeline.checkpoints.verified import tokenizer_of
 from pipeline.measure.durability import probes
 from pipeline.measure.mitigated import outcomes
 from pipeline.mitigations.methods import METHODS, edited
@@ -89,8 +89,8 @@ def probe(
         InputError: a folder or the samples cannot be read, samples do not fit a model, or none was
             recited before.
     """
-    encode = encoder(tokenizer_of(checkpoint_files(edited_model)))
-    table = cut(samples, encode, prefix_length, suffix_length, skip_short=False)
+    tokenizer = tokenizer_of(checkpoint_files(edited_model))
+    table = cut(samples, tokenizer, prefix_length, suffix_length, skip_short=False)
     parts = halved(table, HALVES_SEED)
     folders = {"edited": edited_model, "none": before, "twin": twin}
     models = {n: model_of(checkpoint_files(at), "float32") for n, at in folders.items() if at}

@@ -43,6 +43,7 @@ class Column:
 string, boolean = partial(Column, pl.String), partial(Column, pl.Boolean)
 float32, float64 = partial(Column, pl.Float32), partial(Column, pl.Float64)
 uint16, uint32, uint64 = (partial(Column, each) for each in (pl.UInt16, pl.UInt32, pl.UInt64))
+uint16s, uint32s = (partial(Column, pl.List(each)) for each in (pl.UInt16, pl.UInt32))
 """Columns of the commonest types, from their meaning."""
 
 Schema = Mapping[str, Column]

@@ -77,8 +77,7 @@ def test_half_precision_is_done_again_in_float32(
 
 
 def test_as_many_blocks_stay_as_fit(neox: PreTrainedModel, tmp_path: Path) -> None:
-    files = saved(neox, tmp_path)
-    bare = skeleton(tmp_path, files.files, "here")
+    bare = skeleton(saved(neox, tmp_path), "here")
     size = sum(4 * weight.numel() for weight in bare.parameters())
     block = sum(4 * weight.numel() for weight in bare.gpt_neox.layers[0].parameters())
     count = len(bare.gpt_neox.layers)

@@ -50,6 +50,7 @@ def memorization(data: Path, n_samples: int, n_blocks: int) -> None:
     from pipeline.measure import memorization as stage
     from pipeline.measure import metrics, schemas
     from pipeline.measure.listed import as_table
+    from pipeline.measure.sharded import Running
     from pipeline.samples.schemas import read_samples
     from pipeline.workflow import tables
     from pipeline.workflow.shards import open_shards
@@ -72,7 +73,7 @@ def memorization(data: Path, n_samples: int, n_blocks: int) -> None:
         mock.patch.object(stage, "complete", made_up),
         open_shards(data / "partial" / "memorization" / MODEL, 0.02, {}) as shards,
     ):
-        made = stage.measure(_model(PREFIX + SUFFIX), read, interventions, shards=shards)
+        made = stage.measure(_model(PREFIX + SUFFIX), read, interventions, Running(shards=shards))
         path = data / "memorization" / f"{MODEL}.parquet"
         tables.write(made, path, metrics.MEMORIZATION, {})
         shards.finish()

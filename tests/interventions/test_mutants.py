@@ -66,10 +66,9 @@ def no_mask(original, *given):
     return tokens, mask.new_ones(mask.shape)
 
 
-@instead_of(scoring, "run")
-def no_positions(original, engine, *args, **options):
-    known = replace(engine.known, has_positions=False)
-    return original(replace(engine, known=known), *args, **options)
+@instead_of(wavefront, "masked_call")
+def no_positions(original, *given):
+    return {"attention_mask": original(*given)["attention_mask"]}
 
 
 @instead_of(Values, "pick")

@@ -164,7 +164,7 @@ def test_what_is_written_is_read_again(tmp_path, samples):
 def test_places_partition_the_units_of_a_model():
     model = small("llama")
     for kind in GRIDS:
-        seen = [torch.zeros(w.weight.shape[1]) for pair in writers(model) for w in pair]
+        seen = [torch.zeros(w.weight.shape[1]) for w in writers(model)]
         for place in grid(model, kind):
             for at, columns in enumerate(units(model, place)):
                 seen[2 * place.block + at][columns] += 1

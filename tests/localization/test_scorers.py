@@ -14,12 +14,12 @@ from pipeline.checkpoints.continued import learn
 from pipeline.checkpoints.schema import Learning
 from pipeline.localization import scorers
 from pipeline.localization.planting import Planted
-from pipeline.localization.scorers import SCORERS, Subject, without, written
+from pipeline.localization.scorers import SCORERS, Subject, without
 from pipeline.localization.scoring import own_scorers, removed, score
 from pipeline.mitigations.pruning import hard_concrete, integrated_gradients, slimmed
 from pipeline.mitigations.rows import Rows, log_probs
 from pipeline.models.grids import GRIDS
-from pipeline.models.places import Place, grid, masks
+from pipeline.models.places import Place, grid, masks, writers
 from pipeline.workflow.errors import InputError
 from tests.localization.conftest import P, V, small
 from tests.measure.cases import samples_of
@@ -69,9 +69,9 @@ def test_integrated_gradients_are_complete(family):
     model, rows = small(family), rows_of(1)
     with torch.no_grad():  # larger effects than those of fresh weights
         model.get_output_embeddings().weight.mul_(20)
-        for matrix in written(model):
+        for matrix in writers(model):
             matrix.weight.mul_(5)
-    parts = integrated_gradients(model, rows, written(model), 0)
+    parts = integrated_gradients(model, rows, writers(model), 0)
     with torch.no_grad():
         whole = log_probs(model, rows).mean()
         with without(model, grid(model, "blocks")):
@@ -80,7 +80,7 @@ def test_integrated_gradients_are_complete(family):
     assert float(torch.cat(parts).sum()) == pytest.approx(float(whole - nothing), abs=1e-3)
     of = replace(subject(model, model, "blocks"), control=rows_of(3))
     by_block = SCORERS["integrated-gradients"][0](of)[""]
-    control = torch.cat(scorers.INTEGRATED(model, of.control, written(model), 0))
+    control = torch.cat(scorers.INTEGRATED(model, of.control, writers(model), 0))
     assert sum(by_block) == pytest.approx(float(whole - nothing - control.sum()), abs=2e-3)
 
 
@@ -95,7 +95,7 @@ def circuit() -> tuple[PreTrainedModel, Rows, Rows, Place]:
         model.get_input_embeddings().weight[:32] = torch.eye(32)
         model.lm_head.weight[:] = 0
         model.lm_head.weight[:32] = 3 * torch.eye(32)
-        for matrix in written(model):
+        for matrix in writers(model):
             matrix.weight.mul_(0.05)
         mlp = model.model.layers[1].mlp
         for n in range(8):
@@ -117,7 +117,7 @@ def test_learned_masks_find_a_circuit_built_by_hand():
     model, rows, control, place = circuit()
     assert log_probs(model, rows).exp().min() > 0.5
     for mask in (slimmed, hard_concrete):
-        gates = mask(model, rows, written(model), 0)
+        gates = mask(model, rows, writers(model), 0)
         assert {*torch.cat(gates).topk(8).indices.tolist()} == {*range(152, 160)}, mask.__name__
         assert mask is hard_concrete or torch.cat(gates).sort().values[-9] < 0.05  # sparse
     of = Subject(model, rows, control, grid(model, "neurons"), model)
@@ -141,7 +141,7 @@ def test_attribution_patching_is_the_derivative_of_a_patch(learned):
     of = subject(model, twin, "heads")
     of = replace(of, memorized=of.memorized[:1], control=of.control[:1])
     found = SCORERS["attribution-patching"][0](of)[""]
-    matrices, share, size = written(model), 1e-3, 16
+    matrices, share, size = writers(model), 1e-3, 16
 
     def inputs(rows: Rows) -> list[Tensor]:
         kept: list[Tensor] = []
@@ -154,7 +154,7 @@ def test_attribution_patching_is_the_derivative_of_a_patch(learned):
         return kept
 
     model = copy.deepcopy(model)
-    matrices = written(model)
+    matrices = writers(model)
     with torch.no_grad():
         clean, other = inputs(of.memorized), inputs(of.control)
         start = log_probs(model, of.memorized).double().sum()
@@ -178,7 +178,7 @@ def test_what_a_scorer_names_is_deleted(learned):
     assert (oracle["places"], oracle["exact_match"]) == ("block-01", 1.0)
     by_hand = copy.deepcopy(model)
     with torch.no_grad():
-        for matrix in written(by_hand)[2:]:
+        for matrix in writers(by_hand)[2:]:
             matrix.weight[:] = 0
     with torch.no_grad():
         made = by_hand(input_ids=of.memorized.tokens).logits[:, P - 1 : -1].argmax(-1)

@@ -27,6 +27,7 @@ from transformers import (
 from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.measure import benchmarks, schemas
 from pipeline.measure.benchmarks import measure, require_start
+from pipeline.measure.sharded import Running
 from pipeline.tasks import loading
 from pipeline.tasks.datasets import fetch_datasets
 from pipeline.tasks.loading import describe, load_tasks
@@ -220,7 +221,7 @@ def test_results_equal_lm_eval_on_a_model_bypassed_by_hand(
     def loaded():
         return load_tasks(names, folder, num_fewshot)
 
-    frame, documents = measure(reader, tokenizer, loaded(), INTERVENTIONS, 3200, limit)
+    frame, documents = measure(reader, tokenizer, loaded(), INTERVENTIONS, Running(3200), limit)
     ours = values(frame, "intervention", "task", "metric")
     own = values(documents, "intervention", "task", "metric", "doc_id")
     assert len(ours) == len(frame)
@@ -255,7 +256,7 @@ def test_results_equal_lm_eval_on_a_model_bypassed_by_hand(
 
 @pytest.fixture(scope="module")
 def measured(reader, tokenizer, folder):
-    return measure(reader, tokenizer, load_tasks(list(TASKS), folder), INTERVENTIONS, 3200)
+    return measure(reader, tokenizer, load_tasks(list(TASKS), folder), INTERVENTIONS, Running(3200))
 
 
 def test_the_frames_fit_their_tables(measured, tmp_path):
@@ -301,14 +302,18 @@ def test_a_table_depends_neither_on_its_shards_nor_on_the_batch_size(
 ):
     tasks = load_tasks(list(TASKS), folder)
     done = []
-    options = {"progress": lambda *call: done.append(call)}
+
+    def progress(*call):
+        done.append(call)
 
     def sharded(minutes):
         with open_shards(tmp_path / "partial/benchmarks/model", minutes, {}) as shards:
-            made = measure(reader, tokenizer, tasks, INTERVENTIONS, 3200, shards=shards, **options)
+            made = measure(
+                reader, tokenizer, tasks, INTERVENTIONS, Running(3200, progress, shards=shards)
+            )
             return made, shards.told()
 
-    one = measure(reader, tokenizer, tasks, INTERVENTIONS, token_budget=1, **options)
+    one = measure(reader, tokenizer, tasks, INTERVENTIONS, Running(1, progress))
     assert len(done) > len(TASKS) * N, "a row at a time"
     assert done[-1][0] == done[-1][1]
     assert_same_but_for_rounding(one, measured)
@@ -338,7 +343,7 @@ def test_each_distinct_item_is_scored_once(reader, tokenizer, tmp_path, monkeypa
     original = benchmarks.score
     monkeypatch.setattr(benchmarks, "score", engine)
     frame, own = measure(
-        reader, tokenizer, load_tasks(["mini_lambada"], tmp_path), [BASELINE], token_budget=3200
+        reader, tokenizer, load_tasks(["mini_lambada"], tmp_path), [BASELINE], Running(3200)
     )
     assert len(scored) == 2
     assert frame["n"].to_list() == [3, 3]
@@ -350,7 +355,7 @@ def test_contexts_that_are_cut_are_told(reader, tokenizer, tmp_path, caplog):
     write_task(tmp_path, "mini_lambada", [{"text": "the cat " * 60 + "sits"}], LAMBADA)
     tasks = load_tasks(["mini_lambada"], tmp_path)
     with caplog.at_level(logging.WARNING):
-        measure(reader, tokenizer, tasks, [BASELINE], token_budget=400)
+        measure(reader, tokenizer, tasks, [BASELINE], Running(400))
     assert "1 of 1 contexts lose tokens on the left: the model sees 64 at once" in caplog.text
 
 
@@ -361,7 +366,7 @@ def test_local_tasks_need_no_network_and_print_nothing(
     asked = []
     monkeypatch.setattr("socket.getaddrinfo", lambda host, *_, **__: asked.append(host))
     frame, _ = measure(
-        reader, tokenizer, load_tasks(list(TASKS), folder), [BASELINE], token_budget=3200, limit=1
+        reader, tokenizer, load_tasks(list(TASKS), folder), [BASELINE], Running(3200), limit=1
     )
     assert asked == []
     assert "".join(capsys.readouterr()) == ""
@@ -392,7 +397,7 @@ def test_tasks_that_cannot_be_measured_are_refused(reader, tokenizer, tmp_path, 
     document = CAT_SITS | {"goal": "a cat", "sol1": "sits", "sol2": "runs", "label": 0}
     write_task(tmp_path, "odd", [document], config)
     with pytest.raises(InputError, match=f"task odd, {message}"):
-        measure(reader, tokenizer, load_tasks(["odd"], tmp_path), [BASELINE], token_budget=400)
+        measure(reader, tokenizer, load_tasks(["odd"], tmp_path), [BASELINE], Running(400))
 
 
 CODE = "import pathlib\npathlib.Path('{ran}').touch()\n\ndef f(document):\n    return ''\n"
@@ -512,7 +517,7 @@ def test_nothing_of_an_official_task_differs_but_where_its_data_lies(fetched, mo
 @pytest.mark.usefixtures("nobody_asked")
 def test_the_official_tasks_are_measured(reader, tokenizer, fetched, tmp_path):
     tasks = load_tasks(list(OFFICIAL), fetched)
-    frame, documents = measure(reader, tokenizer, tasks, INTERVENTIONS, token_budget=3200, limit=3)
+    frame, documents = measure(reader, tokenizer, tasks, INTERVENTIONS, Running(3200), limit=3)
     tables.write(frame, tmp_path / "b.parquet", schemas.BENCHMARKS, {})
     assert set(frame["n"]) == {3}
     assert frame["task"].unique(maintain_order=True).to_list() == list(OFFICIAL)

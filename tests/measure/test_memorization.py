@@ -17,6 +17,7 @@ from pipeline.interventions.interventions import BASELINE, bypass, sweep
 from pipeline.interventions.memory import Journal
 from pipeline.measure import memorization, metrics
 from pipeline.measure.memorization import measure
+from pipeline.measure.sharded import Running
 from pipeline.samples.schemas import SAMPLES
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
@@ -144,9 +145,9 @@ def test_the_budget_changes_the_batches_and_nothing_else(neo):
     samples, interventions = random_samples(6, 7, 5), [BASELINE, bypass("block-00", (0,))]
     done, journal = [], Journal()
     options = {"progress": lambda now, _: done.append(now), "journal": journal}
-    whole = measure(neo, samples, interventions, 10**9, **options)
+    whole = measure(neo, samples, interventions, Running(10**9, **options))
     assert done == [6]
-    parts = measure(neo, samples, interventions, 1, **options)
+    parts = measure(neo, samples, interventions, Running(1, **options))
     assert done[1:] == [1, 2, 3, 4, 5, 6]
     assert journal.tolerance > 0
     assert_same_but_for_rounding(whole, parts, 1e-4)
@@ -163,7 +164,7 @@ def test_neither_the_order_of_samples_nor_threads_change_a_result(
     assert 0 < whole["exact_match"].mean() < 1
     with threads(n_threads):
         shuffled = samples.sample(fraction=1, shuffle=True, seed=1)
-        again = measure(trained, shuffled, interventions, token_budget=3000)
+        again = measure(trained, shuffled, interventions, Running(3000))
     again = whole.select("intervention", "sample_id").join(
         again, on=["intervention", "sample_id"], maintain_order="left"
     )
@@ -187,7 +188,7 @@ def test_neither_the_order_of_samples_nor_threads_change_a_result(
 )
 def test_unfit_samples_are_refused(neo, samples, message):
     with pytest.raises(InputError, match=message):
-        measure(neo, samples, [BASELINE], token_budget=400)
+        measure(neo, samples, [BASELINE], Running(400))
 
 
 # ---------------------------------------------------------------------- before the sweep

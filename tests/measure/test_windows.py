@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TopKLogi
 from pipeline.interventions.interventions import BASELINE, Intervention
 from pipeline.measure import schemas
 from pipeline.measure.passages import KNOWN, recall, runs
+from pipeline.measure.sharded import Running
 from pipeline.measure.windows import Document, document, measure, recite
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
@@ -159,9 +160,9 @@ def test_a_killed_reading_resumes_and_gives_the_same_table(model, tmp_path):
             raise Killed
 
     with pytest.raises(Killed), open_shards(folder, 1e-6, at) as shards:
-        measure(model, [book], P, S, EDITS, shards=shards, progress=kill)
+        measure(model, [book], P, S, EDITS, running=Running(progress=kill, shards=shards))
     with open_shards(folder, 1e-6, at) as shards:
-        again = measure(model, [book], P, S, EDITS, shards=shards)
+        again = measure(model, [book], P, S, EDITS, running=Running(shards=shards))
         assert 0 < shards.reused < shards.total
     np.testing.assert_allclose(again["log_prob"], whole["log_prob"], atol=1e-5)
     first, second = (table.drop("log_prob", "log_prob_top_40") for table in (whole, again))

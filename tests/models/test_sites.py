@@ -36,10 +36,10 @@ TOKENS = random_tokens(2, 9)
 def test_modules_are_those_written_down_for_the_family(family):
     model = tiny(family)
     known = anatomy(model)
-    assert known.n_heads == HEADS
     assert known.additive == (family not in NOT_ADDITIVE)
     for site, part in zip(known.sites, plain.parts(model), strict=True):
         assert site.block is part.block
+        assert site.values.heads == HEADS
         assert site.source is part.source
         assert site.mixer is part.context
         assert site.attention is part.output

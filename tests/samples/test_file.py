@@ -38,6 +38,25 @@ def encode(texts: Sequence[str]) -> list[list[int]]:
     return [[ord(letter) for letter in text] for text in texts]
 
 
+class Letters:
+    """A tokenizer with a token for each letter, which may not say where they lie."""
+
+    def __init__(self, is_fast: bool = True) -> None:
+        self.is_fast = is_fast
+
+    def __call__(
+        self, texts: Sequence[str], *, return_offsets_mapping: bool, **_: Any
+    ) -> dict[str, Any]:
+        assert self.is_fast or not return_offsets_mapping
+        made: dict[str, Any] = {"input_ids": encode(texts)}
+        if return_offsets_mapping:
+            made["offset_mapping"] = [[(n, n + 1) for n in range(len(each))] for each in texts]
+        return made
+
+
+LETTERS: Any = Letters()
+
+
 def write(frame: pl.DataFrame, path: Path) -> Path:
     with path.open("wb") as file:
         match path.suffix:
@@ -55,7 +74,7 @@ def test_every_kind_of_table_gives_the_same_samples(tmp_path: Path, name: bytes)
     made = []
     for kind in (b"parquet", b"csv", b"jsonl"):
         path = tmp_path / os.fsdecode(name + b"." + kind)
-        cut = samples(write(pl.DataFrame(ROWS), path), encode, 1, 3, skip_short=False)
+        cut = samples(write(pl.DataFrame(ROWS), path), LETTERS, 1, 3, skip_short=False)
         made.append(cut.drop("line"))
     assert made[0]["tokens"].to_list() == [row[:4] for row in encode(ROWS["text"])]
     assert made[0]["split"].to_list() == ROWS["split"]
@@ -72,18 +91,18 @@ def test_in_csv_tokens_are_written_as_in_json_and_digits_may_be_text(tmp_path: P
         ("text\n007\n", encode(["007"])),
     ):
         (tmp_path / "t.csv").write_text(content)
-        made = samples(tmp_path / "t.csv", encode, 2, 1, skip_short=False)
+        made = samples(tmp_path / "t.csv", LETTERS, 2, 1, skip_short=False)
         assert made["tokens"].to_list() == expected
 
 
 @pytest.mark.parametrize("name", ["book.txt", "book", "book.md"])
 def test_plain_text_is_cut_into_consecutive_samples(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"\xef\xbb\xbfabcdefgh")  # a byte order mark is no text
-    made = samples(tmp_path / name, encode, 2, 1, skip_short=False)
+    made = samples(tmp_path / name, LETTERS, 2, 1, skip_short=False)
     assert made["tokens"].to_list() == encode(["abc", "def"])
     assert set(made["split"]) == {"memorized"}
     with pytest.raises(InputError, match=r"8 tokens[\s\S]*12 or more"):
-        samples(tmp_path / name, encode, 6, 6, skip_short=False)
+        samples(tmp_path / name, LETTERS, 6, 6, skip_short=False)
 
 
 @pytest.mark.parametrize(
@@ -100,9 +119,16 @@ def test_each_sample_has_its_line(
     tmp_path: Path, name: str, content: str, lines: list[int]
 ) -> None:
     (tmp_path / name).write_text(content)
-    asked = {"skip_short": False, "starts": lambda text: range(len(text))}
-    made = samples(tmp_path / name, encode, 2, 1, **asked)
+    made = samples(tmp_path / name, LETTERS, 2, 1, skip_short=False)
     assert made["line"].to_list() == lines
+
+
+def test_a_tokenizer_that_does_not_say_where_tokens_lie_gives_no_lines(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("ab\nde\n")
+    slow: Any = Letters(is_fast=False)
+    made = samples(tmp_path / "t.txt", slow, 2, 1, skip_short=False)
+    assert made["tokens"].to_list() == encode(["ab\n", "de\n"])
+    assert made["line"].to_list() == [None, None]
 
 
 def test_short_samples_are_refused_or_left_out_with_their_rows_named(tmp_path: Path) -> None:
@@ -116,7 +142,7 @@ def test_tokens_are_used_where_there_is_text_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(pl.DataFrame({"tokens": [[1, 2]], "text": ["ab"]}), tmp_path / "t.parquet")
-    assert samples(path, encode, 1, 1, skip_short=False)["tokens"].to_list() == [[1, 2]]
+    assert samples(path, LETTERS, 1, 1, skip_short=False)["tokens"].to_list() == [[1, 2]]
     assert "`tokens` is used" in capsys.readouterr().out
 
 
@@ -132,7 +158,7 @@ def test_copies_may_be_whole_floats_and_text_a_category(tmp_path: Path, copies: 
     text = pl.Series(["ab", "cd"], dtype=pl.Categorical)
     split = pl.Series([b"control", b"exposed"])
     frame = pl.DataFrame({"text": text, "split": split, "copies": copies})
-    made = samples(write(frame, tmp_path / "t.parquet"), encode, 1, 1, skip_short=False)
+    made = samples(write(frame, tmp_path / "t.parquet"), LETTERS, 1, 1, skip_short=False)
     assert made["copies"].to_list() == copies.to_list()
     assert made["split"].to_list() == ["control", "exposed"]
 
@@ -182,7 +208,7 @@ def test_bad_columns_are_refused(tmp_path: Path, case: str) -> None:
     columns, told = COLUMNS[case]
     path = tmp_path / "own 'table' $(x).parquet"
     parquet.write_table(pa.table(columns), path)
-    problem = str(refused(samples, path, encode, 1, 1, skip_short=False))
+    problem = str(refused(samples, path, LETTERS, 1, 1, skip_short=False))
     assert all(part in problem for part in ("own 'table'", *told))
     assert all(line.isprintable() for line in problem.splitlines())
 
@@ -210,13 +236,13 @@ def test_bad_columns_are_refused(tmp_path: Path, case: str) -> None:
 def test_hostile_files_are_refused(tmp_path: Path, name: str, content: bytes, told: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=told):
-        samples(tmp_path / name, encode, 1, 1, skip_short=False)
+        samples(tmp_path / name, LETTERS, 1, 1, skip_short=False)
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere.csv", tmp_path):
         with pytest.raises(InputError, match="remedy"):
-            samples(path, encode, 1, 1, skip_short=False)
+            samples(path, LETTERS, 1, 1, skip_short=False)
 
 
 def test_text_without_a_tokenizer_is_refused(tmp_path: Path) -> None:

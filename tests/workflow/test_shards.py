@@ -13,6 +13,7 @@ import torch
 
 from pipeline.interventions.interventions import sweep
 from pipeline.measure.memorization import measure
+from pipeline.measure.sharded import Running
 from pipeline.workflow.errors import InputError
 from pipeline.workflow.shards import Arrays, cut, open_shards, remove_finished, seconds_a_token
 from tests.measure.cases import random_samples, samples_of
@@ -240,14 +241,14 @@ def samples() -> pl.DataFrame:
 
 def completed(model, samples, folder, minutes):
     with open_shards(folder, minutes, {}) as shards:
-        made = measure(model, samples, sweep(3), token_budget=1200, shards=shards)
+        made = measure(model, samples, sweep(3), Running(1200, shards=shards))
         return made, shards.told()
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 4, 11])
 def test_a_table_does_not_depend_on_its_shards(neo, samples, folder, at_once):
     interventions = sweep(3)
-    whole = measure(neo, samples, interventions, token_budget=1200)
+    whole = measure(neo, samples, interventions, Running(1200))
     a_sample = 14 * seconds_a_token(
         neo.num_parameters(), len(interventions), "cpu", "float32", torch.get_num_threads()
     )
@@ -281,7 +282,7 @@ def test_progress_and_errors_count_all_samples(overflowing, folder):
     ):
         measure(
             broken, samples_of(tokens, 6, 8), sweep(broken.config.num_hidden_layers),
-            progress=lambda *call: done.append(call), shards=shards,
+            Running(progress=lambda *call: done.append(call), shards=shards),
         )  # fmt: skip
     assert done == [(i + 1, 11) for i in range(11)]
     assert len(kept(folder)) == 10
