@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.benchmarks import measure
+from pipeline.measure.metrics import lowest_mean
 from pipeline.mitigations.curvature import COHERENT_SHARE, eigenbases
 from pipeline.mitigations.matrices import mlp_matrices, recorded
 from pipeline.mitigations.rows import BATCH, Rows, log_probs, logits, read, right, scores
@@ -23,8 +24,6 @@ from pipeline.workflow import tables
 
 STEP = 0.02
 """Of the central difference, as a share of the change of the weights."""
-LEAST_LIKELY = 0.2
-"""The share of a row's tokens, the least likely ones, that Min-K% averages."""
 UNPROBED = ("dose", 0.0, "")
 """Probe, x and variant of what is measured at a dose."""
 
@@ -131,8 +130,8 @@ def detectors(model: PreTrainedModel, parts: Parts, seed: int) -> pl.DataFrame:
                 energy = (inputs[:, suffix:] @ basis.inputs).square().sum(1)
                 count = round(COHERENT_SHARE * energy.shape[1])
                 flat.append(energy[:, :count].sum(1) / energy.sum(1))
-            least = scored.topk(max(1, round(LEAST_LIKELY * scored.shape[1])), largest=False)
-            found.append((torch.stack(flat).mean(0), scored.mean(1), least.values.mean(1)))
+            least = torch.from_numpy(lowest_mean(scored.numpy()))
+            found.append((torch.stack(flat).mean(0), scored.mean(1), least))
         scores = zip(("flat_share", "likelihood", "min_k"), zip(*found, strict=True), strict=True)
         made += [labelled(part, split, name, torch.cat(each)) for name, each in scores]
     return pl.concat(made)
