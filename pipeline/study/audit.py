@@ -255,7 +255,6 @@ def _values(asked: Asked, words: Sequence[str]) -> dict[str, Any]:
     return {
         **{name: shared[name] for name in shared if name not in ("defaults", "derived")},
         "study": asked.study,
-        "corpus": {},
         "families": families,
         "models": models,
         "interventions": [
@@ -272,12 +271,12 @@ def _values(asked: Asked, words: Sequence[str]) -> dict[str, Any]:
 
 
 def _benchmarks(asked: Asked) -> dict[str, Any]:
-    """The sections `benchmarks` and `datasets`."""
+    """The sections `benchmarks` and `datasets`, unless they are as in any study."""
     if asked.tasks is None:
-        return {"benchmarks": None, "datasets": {}}
+        return {}
     how = {"num_fewshot": asked.num_fewshot, "limit": asked.limit}
     if Path(asked.tasks).is_dir():
-        return {"benchmarks": {"folder": "tasks", "tasks": ["unread"], **how}, "datasets": {}}
+        return {"benchmarks": {"folder": "tasks", "tasks": ["unread"], **how}}
     known, tasks = _known_datasets(), [task.strip() for task in asked.tasks.split(",")]
     datasets = {asked.study: {task: known.get(task, UNREAD) for task in tasks}}
     return {"benchmarks": {"tasks": tasks, **how}, "datasets": datasets}
