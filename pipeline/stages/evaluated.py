@@ -1,7 +1,7 @@
 """What every stage that runs a model reads: its checkpoint, samples, settings and device."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ from pipeline.study.schema import Study
 from pipeline.workflow import tables
 from pipeline.workflow.own import own_code
 from pipeline.workflow.running import Device, costed, determined_by, evaluating
+from pipeline.workflow.shards import PartFinishedError
 
 
 class Evaluated:
@@ -90,14 +91,16 @@ class Evaluated:
     ) -> Iterator[Device]:
         """Lease a device for the enclosed work, and write its cost; `notes` go with it.
 
-        `part` is of the stage's table, such as ``2-of-8``; `journal` has the events of the work,
-        which can stream weights that do not fit unless `streamed` is false.
+        The work ends early when a part is complete. `part` is of the stage's table, such as
+        ``2-of-8``; `journal` has the events of the work, which can stream weights that do not fit
+        unless `streamed` is false.
         """
         name = self.name if part is None else f"{self.name}.{part}"
         weight_bytes, run = self.manifest.weight_bytes(self.dtype), self.study.run
         limits = run.threads, run.device_memory
         with (
             costed(self.study.data, stage, name, journal) as self.notes,
+            suppress(PartFinishedError),
             evaluating(self.name, weight_bytes, self.notes, *limits, streamed=streamed) as device,
         ):
             yield device
