@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.stages.registry import STAGES, source_of
+from pipeline.stages.registry import SOURCES, STAGES
 from pipeline.study.composition import load
 from pipeline.study.schema import DERIVED, RUN_SECTION, Study
 from pipeline.workflow import digest
@@ -220,7 +220,7 @@ def _code(stage: Stage) -> list[ast.AST]:
     tree = _tree(Path(f"pipeline/stages/{group}.py"))
     key = stage.address.partition("@")[2]
     entry = getattr(_study(), STAGES[group].loops_over or "", {}).get(key)
-    name = source_of(group, entry) or group
+    name = SOURCES[group](entry) if group in SOURCES else group
     shared = [_tree(Path("pipeline/stages/evaluated.py"))] if STAGES[group].evaluates else []
     return [
         *(node for node in tree.body if getattr(node, "name", name[:1] + "_") == name),
