@@ -360,7 +360,7 @@ def main() -> None:
     try:
         app(prog_name="python -m pipeline")
     except (InputError, OSError) as error:
-        problem = disk_problem(error) if isinstance(error, OSError) else None
+        problem = disk_problem(error)
         if isinstance(error, OSError) and problem is None:
             raise
         print(InputError(problem) if problem else error, file=sys.stderr)
