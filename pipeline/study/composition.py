@@ -146,7 +146,7 @@ def _derivation(study: Study, path: Path) -> Problem | None:
     file = path.with_name(LOOPS.name)
     content = read_yaml(file) if file.is_file() else None
     looped = content.get("loops") if isinstance(content, dict) else None
-    recorded, derived = looped if isinstance(looped, dict) else {}, loops(study.model_dump())
+    recorded, derived = looped if isinstance(looped, dict) else {}, loops(study)
     missing = sorted({*Study.model_fields} - study.model_fields_set - {DERIVED})
     if recorded == derived and not missing:  # DVC wants every section, be it null
         return None

@@ -18,7 +18,6 @@ from pipeline.measure.schema import Attribution, Evaluation, Generations, Line, 
 from pipeline.mitigations.schema import Mitigations
 from pipeline.report.schema import Report
 from pipeline.samples.schema import Family
-from pipeline.study.loops import loops
 from pipeline.tasks.schema import Benchmarks, Dataset
 from pipeline.theory.schema import Divergence, Experiment, Experiments
 from pipeline.workflow.errors import bad_input
@@ -116,8 +115,11 @@ class Study(Section):
 
     @property
     def tasks(self) -> Path:
-        """The folder of the benchmark tasks, or of their datasets."""
-        return Path(loops(self.model_dump())["tasks"])
+        """The folder of the benchmark tasks, or of their datasets; ``study.json`` without any."""
+        if self.benchmarks is None:
+            return self.data / "study.json"
+        whence = "tasks" if self.corpus else "datasets"
+        return Path(self.benchmarks.folder or self.data / whence)
 
     @property
     def steps(self) -> list[tuple[str, str, int]]:
