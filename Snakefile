@@ -123,7 +123,7 @@ rule all:
 
 for group in [name for name in dag.declared if name not in FIRST]:
     stage = STAGES[group.removesuffix("_part")]
-    declared = RuleParts(dag, group, stage.loops_over)
+    declared = RuleParts(dag, study.study, group, stage.loops_over)
 
     rule:
         name:

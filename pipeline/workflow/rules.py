@@ -79,13 +79,13 @@ def copy_vega() -> None:
 
 
 class RuleParts:
-    """The parts of the Snakemake rule of one group of stages.
+    """The parts of the Snakemake rule of one group of stages of a study, which is in force.
 
     `loops_over` is the section of params.yaml with an entry for each stage; None: one stage.
     """
 
-    def __init__(self, dag: Dag, group: str, loops_over: str | None) -> None:
-        self._dag = dag
+    def __init__(self, dag: Dag, study: str, group: str, loops_over: str | None) -> None:
+        self._dag, self._study = dag, study
         body = dag.declared[group]["do"]
         self._wildcard = WILDCARDS[loops_over] if loops_over else None
         kinds = (body.get(kind, []) for kind in ("outs", "metrics", "plots"))
@@ -94,11 +94,11 @@ class RuleParts:
         item = f"/{{{self._wildcard}}}" if self._wildcard else ""
         item += ".{part}" if group.endswith("_part") else ""
         self.docstring: str = body["desc"]
-        self.log = f"logs/{dag.study}/{group}{item}.log"
-        self.benchmark = f"logs/{dag.study}/benchmark/{group}{item}.tsv"
+        self.log = f"logs/{study}/{group}{item}.log"
+        self.benchmark = f"logs/{study}/benchmark/{group}{item}.tsv"
 
     def _pattern(self, out: str) -> str:
-        out = out.replace("${study}", self._dag.study).replace("${key}", self._dag.study)
+        out = out.replace("${study}", self._study).replace("${key}", self._study)
         out = out.replace("${item.part}", "{part}")
         return re.sub(r"\$\{item(\.name)?\}", f"{{{self._wildcard}}}", out)
 
@@ -108,9 +108,9 @@ class RuleParts:
         return [self._output(out) for out in self._outs]
 
     def _output(self, out: str) -> Any:
-        if out == f"reports/{self._dag.study}/figures":
+        if out == f"reports/{self._study}/figures":
             return report(directory(out), patterns=["{figure}.svg"], category="Figures")
-        if out == f"reports/{self._dag.study}/index.html":
+        if out == f"reports/{self._study}/index.html":
             return report(out, category="Report")
         return out if Path(out).suffix in FILE_SUFFIXES else directory(out)
 
