@@ -11,7 +11,7 @@ from pipeline.checkpoints.manifest import read_manifest
 from pipeline.checkpoints.schema import Model
 from pipeline.interventions.interventions import OWN_EDITS, Intervention, is_own
 from pipeline.samples.frame import check_samples
-from pipeline.samples.schemas import SAMPLES
+from pipeline.samples.schemas import SAMPLES, samples_file
 from pipeline.study.schema import Study
 from pipeline.workflow import tables
 from pipeline.workflow.own import own_code
@@ -25,9 +25,9 @@ class Evaluated:
     def __init__(self, study: Study, model: Model) -> None:
         self.study, self.model, self.name = study, model, model.name
         self.dtype = study.evaluation[model.family].dtype
-        self.folder = study.data / "checkpoints" / self.name
+        self.folder = study.checkpoint(self.name)
         self.manifest = read_manifest(self.folder)
-        self.samples_path = study.data / "samples" / f"{model.family}.parquet"
+        self.samples_path = samples_file(study.data, model.family)
         self.notes: dict[str, Any] = {}
 
     @cached_property
@@ -67,7 +67,7 @@ class Evaluated:
     def sources(self, interventions: Sequence[Intervention]) -> dict[str, object]:
         """Model whose values patches put in -> what its weights are."""
         names = sorted({one.source for one in interventions if one.source})
-        manifests = {name: read_manifest(self.study.data / "checkpoints" / name) for name in names}
+        manifests = {name: read_manifest(self.study.checkpoint(name)) for name in names}
         return {
             name: {"origin": each.origin, "checkpoint": each.files}
             for name, each in manifests.items()
@@ -80,9 +80,9 @@ class Evaluated:
         from pipeline.checkpoints.loading import load_model
         from pipeline.interventions.edits import Source, with_source
 
-        folder, dtype = self.study.data / "checkpoints", self.dtype
-        names = self.sources(interventions)
-        read = {name: Source(load_model(folder / name, dtype, *device)) for name in names}
+        read = {}
+        for name in self.sources(interventions):
+            read[name] = Source(load_model(self.study.checkpoint(name), self.dtype, *device))
         return [with_source(one, read[one.source]) if one.source else one for one in interventions]
 
     @contextmanager

@@ -113,6 +113,10 @@ class Study(Section):
         """reports/STUDY, where its report lies."""
         return Path("reports") / self.study
 
+    def checkpoint(self, model: str) -> Path:
+        """The folder of a model's checkpoint, or of the manifest alone."""
+        return self.data / "checkpoints" / model
+
     @property
     def tasks(self) -> Path:
         """The folder of the benchmark tasks, or of their datasets; ``study.json`` without any."""

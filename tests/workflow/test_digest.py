@@ -16,7 +16,7 @@ from pipeline.workflow.provenance import LIBRARIES, VERSIONS
 
 ROOT = Path(__file__).parents[2]
 
-NOT_PARAMS = {"study", "data", "reports", "run", "address", "tasks"}
+NOT_PARAMS = {"study", "data", "reports", "run", "address", "tasks", "checkpoint"}
 """Of a study: its name and folders are in each stage's name and paths; `run` changes no result."""
 
 IN_PATHS = {"name", "family"}
