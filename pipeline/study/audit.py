@@ -67,21 +67,21 @@ class Asked:
     name: str
     model: str
     samples: Path
-    prefix_length: int = 32
-    suffix_length: int = 32
-    tasks: str | None = None
-    limit: int | None = None
-    num_fewshot: int = 0
-    dtype: str | None = None
-    skip_short: bool = False
-    show_text: bool = False
-    threads: int = 1
-    token_budget: int | None = None
-    edits: str | None = None
-    document: Path | None = None
-    stride: int = 8
-    reference: str | None = None
-    corpus: Path | None = None
+    prefix_length: int
+    suffix_length: int
+    tasks: str | None
+    limit: int | None
+    num_fewshot: int
+    dtype: str | None
+    skip_short: bool
+    show_text: bool
+    threads: int
+    token_budget: int | None
+    edits: str | None
+    document: Path | None
+    stride: int
+    reference: str | None
+    corpus: Path | None
 
     @property
     def models(self) -> dict[str, str]:
