@@ -149,6 +149,12 @@ class Study(Section):
         return [(model.name, model.family) for model in self.models.values()]
 
     @property
+    def names(self) -> list[str]:
+        """What the outputs of stages are named by: families, models, experiments and methods."""
+        named = (*self.families.values(), *self.models.values(), *self.theory.values())
+        return [*(entry.name for entry in named), *self.mitigated.values()]
+
+    @property
     def twins(self) -> dict[str, str]:
         """Model -> its twin, for those that have one."""
         return {model.name: model.twin for model in self.models.values() if model.twin}
