@@ -7,11 +7,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from ruamel.yaml import YAML
@@ -113,6 +113,10 @@ class Project:
         """What a command says, on both its outputs."""
         done = self.command(*arguments, check=check)
         return done.stdout + done.stderr
+
+    def copied(self, root: Path) -> Self:
+        """A copy at another path, to be changed."""
+        return replace(self, root=shutil.copytree(self.root, root, symlinks=True))
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start a command in a session of its own; what it says goes into said.txt."""

@@ -19,7 +19,7 @@ from pipeline.mitigations.schema import Mitigations
 from pipeline.report.schema import Report
 from pipeline.samples.schema import Family
 from pipeline.tasks.schema import Benchmarks, Dataset
-from pipeline.theory.schema import Divergence, Experiment, Experiments
+from pipeline.theory.schema import Divergence, Experiments
 from pipeline.workflow.errors import bad_input
 from pipeline.workflow.files import PARAMS
 from pipeline.workflow.schema import Count, Key, Once, Section
@@ -30,7 +30,7 @@ DERIVED = "derived"
 RUN_SECTION = "run"
 """The one section that no stage depends on, since it affects rounding only."""
 
-Named = TypeVar("Named", Family, Model, Experiment)
+Named = TypeVar("Named", Family, Model)
 
 Given = TypeVar("Given")
 
