@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from pipeline.models.context import context_length
 from pipeline.workflow.errors import bad_input, shorten
-from pipeline.workflow.files import sha256, write_json
+from pipeline.workflow.files import checksums, write_json
 
 if TYPE_CHECKING:  # reading a manifest needs no torch
     from transformers import PreTrainedModel
@@ -111,15 +111,6 @@ def write_manifest(
     )
     write_json(folder / MANIFEST, asdict(manifest))
     return manifest
-
-
-def checksums(folder: Path) -> dict[str, str]:
-    """Path below the folder -> sha256, of every file, sorted by path."""
-    return {
-        path.relative_to(folder).as_posix(): sha256(path)
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def read_manifest(folder: str | Path) -> Manifest:

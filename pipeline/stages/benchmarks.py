@@ -6,7 +6,6 @@ from typing import Any
 import polars as pl
 
 from pipeline.checkpoints.loading import load
-from pipeline.checkpoints.manifest import checksums
 from pipeline.checkpoints.schema import Model
 from pipeline.interventions.interventions import Intervention
 from pipeline.measure import schemas
@@ -17,6 +16,7 @@ from pipeline.stages.evaluated import Evaluated
 from pipeline.stages.sweep import write_sweep
 from pipeline.study.schema import Study, given
 from pipeline.tasks.loading import describe, load_tasks
+from pipeline.workflow.files import checksums
 from pipeline.workflow.running import Device
 
 

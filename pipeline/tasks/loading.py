@@ -27,6 +27,7 @@ from lm_eval.tasks._yaml_loader import load_yaml
 from pipeline.tasks.datasets import INDEX, load
 from pipeline.tasks.task_files import require_plain, sandboxed
 from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
+from pipeline.workflow.files import checksums
 from pipeline.workflow.hub import commit_of
 
 EVALUATED = ("multiple_choice", "loglikelihood", "loglikelihood_rolling")
@@ -231,13 +232,9 @@ def _cache_of(folder: Path) -> Iterator[None]:
     `datasets` identifies a local dataset by the names of folder and files, not by their content: it
     would return the data of another folder of the same name, or of this one before a change.
     """
-    content = hashlib.sha256()
-    for path in sorted(filter(Path.is_file, folder.rglob("*"))):
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        content.update(f"{path.relative_to(folder).as_posix()} {digest}\n".encode())
+    content = hashlib.sha256(json.dumps(checksums(folder)).encode()).hexdigest()
     before = datasets.config.HF_DATASETS_CACHE
-    datasets.config.HF_DATASETS_CACHE = Path(before) / content.hexdigest()[:16]
+    datasets.config.HF_DATASETS_CACHE = Path(before) / content[:16]
     try:
         yield
     finally:

@@ -89,6 +89,11 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def checksums(folder: Path) -> dict[str, str]:
+    """Path below the folder -> sha256, of every file as of `files_of`."""
+    return {path.relative_to(folder).as_posix(): sha256(path) for path in files_of(folder)}
+
+
 def safe_yaml(path: str | Path) -> Any:
     """The content of a YAML file of the project itself."""
     return YAML(typ="safe").load(Path(path))

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.loop import write_checkpoint
-from pipeline.checkpoints.manifest import checksums, read_manifest
+from pipeline.checkpoints.manifest import read_manifest
 from pipeline.checkpoints.schema import Training
 from pipeline.checkpoints.training import build, train
 from pipeline.checkpoints.verified import load_tokenizer
@@ -17,6 +17,7 @@ from pipeline.corpus.planted import write
 from pipeline.corpus.schemas import TRAINING_ROWS
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
+from pipeline.workflow.files import checksums
 
 VOCABULARY = 640
 NEOX = Training(

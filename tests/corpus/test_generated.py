@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from pipeline.checkpoints.manifest import checksums
 from pipeline.corpus import tasks
 from pipeline.corpus.canaries import KINDS, record_text
 from pipeline.corpus.generated import END_OF_TEXT, generate
@@ -16,6 +15,7 @@ from pipeline.corpus.tasks import TASKS
 from pipeline.corpus.world import Side, World
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
+from pipeline.workflow.files import checksums
 
 SMALL = {
     "row_length": 64,

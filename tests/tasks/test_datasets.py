@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 from huggingface_hub import constants
 
-from pipeline.checkpoints.manifest import checksums
 from pipeline.tasks.datasets import fetch_datasets, load
 from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.files import checksums
 from pipeline.workflow.hub import snapshot
 from tests.hub.miniatures import DOCUMENTS, dataset, parquet
 from tests.hub.population import PINNED
