@@ -106,11 +106,8 @@ needs = Needs(study, STAGES)
 
 
 wildcard_constraints:
-    family="|".join(re.escape(family.name) for family in study.families.values()),
-    model="|".join(re.escape(model.name) for model in study.models.values()),
+    name="|".join(map(re.escape, study.names)),
     part=r"\d+-of-\d+",
-    experiment="|".join(grid.name for grid in study.theory.values()) or "none",
-    method="|".join(map(re.escape, study.mitigated.values())) or "none",
 
 
 rule all:
@@ -123,7 +120,7 @@ rule all:
 
 for group in [name for name in dag.declared if name not in FIRST]:
     stage = STAGES[group.removesuffix("_part")]
-    declared = RuleParts(dag, group, stage.loops_over)
+    declared = RuleParts(dag, study.study, group)
 
     rule:
         name:

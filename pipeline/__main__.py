@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from contextlib import chdir, nullcontext
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
@@ -185,7 +184,7 @@ def audit(
     ] = None,
 ) -> None:
     """Write a study of one's own checkpoint and samples, and run it."""
-    options = locals()
+    options = dict(locals())
     from pipeline.plan.downloads import require_downloads
     from pipeline.study import audit as auditing
     from pipeline.study.pins import pinned
@@ -208,7 +207,7 @@ def audit(
     parted = [word.rpartition("=") for word in sys.argv[1:]]  # --model=NAME is one word
     words = [option + equals + commits.get(value, value) for option, equals, value in parted]
     options |= {"model": commits[model], "reference": commits.get(reference or "")}
-    asked = auditing.Asked(**{each.name: options[each.name] for each in fields(auditing.Asked)})
+    asked = auditing.Asked(**options)
     values = auditing.study(asked, words)
     asked.folder.mkdir(parents=True, exist_ok=True)
     with chdir(asked.folder):
@@ -360,7 +359,7 @@ def main() -> None:
     try:
         app(prog_name="python -m pipeline")
     except (InputError, OSError) as error:
-        problem = disk_problem(error) if isinstance(error, OSError) else None
+        problem = disk_problem(error)
         if isinstance(error, OSError) and problem is None:
             raise
         print(InputError(problem) if problem else error, file=sys.stderr)

@@ -1,5 +1,6 @@
 """What a user has at hand: a folder with a checkpoint, a text that it recites, own tasks."""
 
+import inspect
 import json
 import random
 from collections.abc import Iterable, Sequence
@@ -9,6 +10,9 @@ from typing import Any
 import torch
 import transformers as t
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from pipeline import __main__ as commands
+from pipeline.study.audit import Asked
 
 VOCABULARY, CONTEXT, BLOCKS = 320, 64, 4
 
@@ -109,3 +113,9 @@ def write_tasks(folder: Path) -> None:
         }
         (folder / f"{name}.yaml").write_text(json.dumps(common | task))  # JSON is YAML
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def asked(**options: Any) -> Asked:
+    """An audit as the command asks for it with these options."""
+    parameters = inspect.signature(commands.audit).parameters
+    return Asked(**{name: each.default for name, each in parameters.items()} | options)

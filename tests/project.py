@@ -7,26 +7,22 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from ruamel.yaml import YAML
 
 from pipeline.stages import registry
 from pipeline.study.composition import check, compose, read_yaml, write
+from pipeline.study.project import FILES
 from pipeline.study.schema import Study
 from pipeline.workflow.errors import InputError, Problem
 
 ROOT = Path(__file__).parents[1]
-FILES = (
-    *("Snakefile", "dvc.yaml", "params.yaml", "loops.yaml"),
-    *("CITATION.cff", ".dvcignore", ".gitignore"),
-)
-FOLDERS = ("mine", "pipeline", "profiles")
 GIT = ("git", "-c", "user.name=t", "-c", "user.email=t@example.org")
 
 
@@ -36,13 +32,11 @@ def copy_files(root: Path) -> None:
     Args:
         root: a folder that is there and empty.
     """
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "pipeline", root / "pipeline", ignore=ignored)
     for name in FILES:
-        shutil.copy(ROOT / name, root)
-    for name in FOLDERS:
-        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (root / ".dvc").mkdir()
-    for name in ("config", "plots.html", ".gitignore"):
-        shutil.copy(ROOT / ".dvc" / name, root / ".dvc")
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, root / name)
 
 
 def commit_all(root: Path) -> None:
@@ -119,6 +113,10 @@ class Project:
         """What a command says, on both its outputs."""
         done = self.command(*arguments, check=check)
         return done.stdout + done.stderr
+
+    def copied(self, root: Path) -> Self:
+        """A copy at another path, to be changed."""
+        return replace(self, root=shutil.copytree(self.root, root, symlinks=True))
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start a command in a session of its own; what it says goes into said.txt."""

@@ -82,7 +82,7 @@ def size_of(study: Study, model: Model) -> Size:
         vocabulary = given(next(iter(study.corpus.values())).vocabulary)
         return Size(made.n_blocks, made.n_heads, _parameters(made.n_blocks, made.width, vocabulary))
     with suppress(InputError):
-        known = read_manifest(study.data / "checkpoints" / model.name)
+        known = read_manifest(study.checkpoint(model.name))
         return Size(known.n_blocks, known.n_heads, known.parameters)
     path: object = None
     if isinstance(made, Folder):

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from huggingface_hub import constants, get_cached_repo_tree
 from huggingface_hub.errors import CachedRepoTreeNotFoundError
@@ -27,6 +26,7 @@ from pipeline.workflow.hub import (
     select,
 )
 from pipeline.workflow.network import CACHED, NoNetworkError, no_network, unreachable
+from pipeline.workflow.running import DOWNLOADS
 
 STORED = {"pythia": "float16", "pile": "float32", "inserted": "bfloat16"}
 """Source of a family's samples -> the precision in which the hub keeps its models."""
@@ -105,7 +105,7 @@ def wants(study: Study, stage: Stage) -> list[Want]:
             made.append(Want(*source.evals.pin, patterns=files, needed=files))
         if isinstance(source, Pile) and not study.run.pile_folder:
             sizes = {name: 128 + 15_000 * tokens * 2 for name, tokens in pile.FILES.items()}
-            here = sum(sizes[name] for name in sizes if (Path("data/downloads") / name).exists())
+            here = sum(sizes[name] for name in sizes if (DOWNLOADS / name).exists())
             made.append(Want(source.url, known=(sum(sizes.values()) - here, here)))
         if isinstance(source, Pythia | Pile | Inserted):
             texts = source.texts if isinstance(source, Inserted) else source.control.documents

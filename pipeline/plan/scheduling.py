@@ -41,7 +41,7 @@ class Needs:
         base = self._stages[rulename.removesuffix("_part")]
         memory: float = base.memory_mb
         if base.evaluates:
-            weights = self._costs.weight_bytes(self._study.model(wildcards["model"]))
+            weights = self._costs.weight_bytes(self._study.model(wildcards["name"]))
             memory += COPIES * weights / 1e6
         return math.ceil(memory * MEMORY_GROWTH ** (attempt - 1))
 
@@ -50,8 +50,8 @@ class Needs:
         base = self._stages[rulename.removesuffix("_part")]
         minutes: float = base.minutes
         if base.evaluates:
-            model = self._study.model(wildcards["model"])
+            model = self._study.model(wildcards["name"])
             minutes += self._costs.seconds(rulename, model, "cuda") / 60
         elif rulename == "checkpoint":
-            minutes += FETCH_MINUTES * self._study.model(wildcards["model"]).billions
+            minutes += FETCH_MINUTES * self._study.model(wildcards["name"]).billions
         return math.ceil(minutes * RUNTIME_GROWTH ** (attempt - 1))

@@ -3,15 +3,16 @@
 All numbers are rough. Without the hub, sizes are estimated (~) or unknown, and nothing fails.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import networkx
 from huggingface_hub import constants
 
 from pipeline.checkpoints.manifest import BYTES
-from pipeline.checkpoints.schema import Hub
+from pipeline.checkpoints.schema import Hub, Model
 from pipeline.interventions.interventions import is_own
 from pipeline.plan.cost import START_SECONDS, Costs
 from pipeline.plan.downloads import amount, wants
@@ -166,8 +167,9 @@ def rows(study: Study, dag: Dag, costs: Costs, device: str) -> list[Row]:
 
 def _row(study: Study, costs: Costs, stage: Stage, device: str, asked: bool, *, fresh: bool) -> Row:
     group, (_, key, part) = stage.group, parsed(stage.address)
-    model = study.models.get(key)
-    entry = model or study.families.get(key) or study.theory.get(key)
+    sections: Mapping[str, Mapping[str, Any]]
+    sections = {"samples": study.families, "theory": study.theory}
+    entry = sections.get(group, study.models).get(key)
     named = study.mitigated[key] if group == "mitigation" else entry.name if entry else ""
     row = Row(stage.address, " ".join(filter(None, (group, named, part))), fresh)
     if fresh:
@@ -187,18 +189,18 @@ def _row(study: Study, costs: Costs, stage: Stage, device: str, asked: bool, *, 
         row.missing += missing
         row.cached += cached
     row.seconds, row.stored = START_SECONDS, row.missing + row.cached
-    if model is None:
+    if not isinstance(entry, Model):
         return row
-    row.operations, row.stored = costs.operations(group, model), 0
+    row.operations, row.stored = costs.operations(group, entry), 0
     if row.operations or group not in ("checkpoint", "interventions"):
-        row.seconds = costs.seconds(group, model, "cpu" if group == "checkpoint" else device)
+        row.seconds = costs.seconds(group, entry, "cpu" if group == "checkpoint" else device)
     if group == "memorization":
-        row.stored = ROW_BYTES * costs.interventions(model) * costs.samples(model.family)
+        row.stored = ROW_BYTES * costs.interventions(entry) * costs.samples(entry.family)
     elif group == "benchmarks":
         documents = sum(costs.task_tokens().values()) / 100
-        row.stored = DOCUMENT_BYTES * costs.interventions(model) * documents
-    elif group == "checkpoint" and model.trained:
-        row.stored = costs.size(model.name).parameters * BYTES["float32"]
+        row.stored = DOCUMENT_BYTES * costs.interventions(entry) * documents
+    elif group == "checkpoint" and entry.trained:
+        row.stored = costs.size(entry.name).parameters * BYTES["float32"]
     return row
 
 

@@ -32,7 +32,7 @@ def continued(study: Study, model: Model) -> None:
     """Train one part of one block of a model from this study on the memorized samples."""
     recipe, samples = section(model.checkpoint, Continued), read_samples(study.data, model.family)
     with costed(study.data, "checkpoint", model.name):
-        base, tokenizer = load(study.data / "checkpoints" / recipe.base, "float32")
+        base, tokenizer = load(study.checkpoint(recipe.base), "float32")
         own = masks(base, [Place(recipe.block, recipe.part)])
         log = learn(recipe, base, samples.filter(split="memorized"), own)
         trained = Trained(base, log, tokenizer)
@@ -50,15 +50,15 @@ def gguf(study: Study, model: Model) -> None:
 def hub(study: Study, model: Model) -> None:
     """Fetch a published model, at a pinned commit."""
     source = section(model.checkpoint, Hub)
-    fetch_checkpoint(study.data / "checkpoints" / model.name, model, source)
+    fetch_checkpoint(study.checkpoint(model.name), model, source)
 
 
 def folder(study: Study, model: Model) -> None:
     """Describe the checkpoint in a user's folder."""
     source = Path(section(model.checkpoint, Folder).path)
-    describe_folder(study.data / "checkpoints" / model.name, model, source)
+    describe_folder(study.checkpoint(model.name), model, source)
 
 
 def _write(study: Study, model: Model, trained: Trained, recipe: Mapping[str, Any]) -> None:
-    target = study.data / "checkpoints" / model.name
+    target = study.checkpoint(model.name)
     write_checkpoint(target, trained, recipe, name=model.name, family=model.family)

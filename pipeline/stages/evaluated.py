@@ -1,7 +1,7 @@
 """What every stage that runs a model reads: its checkpoint, samples, settings and device."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
@@ -11,11 +11,12 @@ from pipeline.checkpoints.manifest import read_manifest
 from pipeline.checkpoints.schema import Model
 from pipeline.interventions.interventions import OWN_EDITS, Intervention, is_own
 from pipeline.samples.frame import check_samples
-from pipeline.samples.schemas import SAMPLES
+from pipeline.samples.schemas import SAMPLES, samples_file
 from pipeline.study.schema import Study
 from pipeline.workflow import tables
 from pipeline.workflow.own import own_code
 from pipeline.workflow.running import Device, costed, determined_by, evaluating
+from pipeline.workflow.shards import PartFinishedError
 
 
 class Evaluated:
@@ -24,9 +25,9 @@ class Evaluated:
     def __init__(self, study: Study, model: Model) -> None:
         self.study, self.model, self.name = study, model, model.name
         self.dtype = study.evaluation[model.family].dtype
-        self.folder = study.data / "checkpoints" / self.name
+        self.folder = study.checkpoint(self.name)
         self.manifest = read_manifest(self.folder)
-        self.samples_path = study.data / "samples" / f"{model.family}.parquet"
+        self.samples_path = samples_file(study.data, model.family)
         self.notes: dict[str, Any] = {}
 
     @cached_property
@@ -66,7 +67,7 @@ class Evaluated:
     def sources(self, interventions: Sequence[Intervention]) -> dict[str, object]:
         """Model whose values patches put in -> what its weights are."""
         names = sorted({one.source for one in interventions if one.source})
-        manifests = {name: read_manifest(self.study.data / "checkpoints" / name) for name in names}
+        manifests = {name: read_manifest(self.study.checkpoint(name)) for name in names}
         return {
             name: {"origin": each.origin, "checkpoint": each.files}
             for name, each in manifests.items()
@@ -79,9 +80,9 @@ class Evaluated:
         from pipeline.checkpoints.loading import load_model
         from pipeline.interventions.edits import Source, with_source
 
-        folder, dtype = self.study.data / "checkpoints", self.dtype
-        names = self.sources(interventions)
-        read = {name: Source(load_model(folder / name, dtype, *device)) for name in names}
+        read = {}
+        for name in self.sources(interventions):
+            read[name] = Source(load_model(self.study.checkpoint(name), self.dtype, *device))
         return [with_source(one, read[one.source]) if one.source else one for one in interventions]
 
     @contextmanager
@@ -90,14 +91,16 @@ class Evaluated:
     ) -> Iterator[Device]:
         """Lease a device for the enclosed work, and write its cost; `notes` go with it.
 
-        `part` is of the stage's table, such as ``2-of-8``; `journal` has the events of the work,
-        which can stream weights that do not fit unless `streamed` is false.
+        The work ends early when a part is complete. `part` is of the stage's table, such as
+        ``2-of-8``; `journal` has the events of the work, which can stream weights that do not fit
+        unless `streamed` is false.
         """
         name = self.name if part is None else f"{self.name}.{part}"
         weight_bytes, run = self.manifest.weight_bytes(self.dtype), self.study.run
         limits = run.threads, run.device_memory
         with (
             costed(self.study.data, stage, name, journal) as self.notes,
+            suppress(PartFinishedError),
             evaluating(self.name, weight_bytes, self.notes, *limits, streamed=streamed) as device,
         ):
             yield device

@@ -15,7 +15,7 @@ from pipeline.workflow.errors import bad_input
 
 def interventions(study: Study, model: Model) -> None:
     """List the interventions of one model, with the blocks and edit of each."""
-    manifest = read_manifest(study.data / "checkpoints" / model.name)
+    manifest = read_manifest(study.checkpoint(model.name))
     sizes = {"n_blocks": manifest.n_blocks, "n_heads": manifest.n_heads}
     groups = [line for line in study.interventions if _has_source(study, manifest, line.source)]
     try:
@@ -35,6 +35,6 @@ def _has_source(study: Study, manifest: Manifest, name: str | None) -> bool:
     """Whether a model can get the values of another: one of the same shape, and not itself."""
     if name is None:
         return True
-    other = read_manifest(study.data / "checkpoints" / name)
+    other = read_manifest(study.checkpoint(name))
     shapes = [(m.n_blocks, m.width, m.n_heads, m.vocabulary) for m in (manifest, other)]
     return name != manifest.name and shapes[0] == shapes[1]

@@ -19,6 +19,6 @@ def planting(study: Study, model: Model) -> None:
     samples = read_samples(study.data, model.family).filter(split="memorized")
     with costed(study.data, "planting", model.name):
         again = partial(train, recipe, read_rows(corpus, recipe), corpus / "tokenizer", None)
-        loaded, _ = load(study.data / "checkpoints" / model.name, "float32")
+        loaded, _ = load(study.checkpoint(model.name), "float32")
         with atomic(study.data / "planted" / model.name, directory=True) as folder:
             write(folder, Base(model.name, loaded, again), asked, samples)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 from pipeline.study.loops import parsed
@@ -66,6 +67,13 @@ STAGES = {
 }
 """Name in dvc.yaml -> the stage; ``memorization_part`` is a part of ``memorization``."""
 
+SOURCES = {
+    "samples": attrgetter("samples.source"),
+    "checkpoint": attrgetter("checkpoint.source"),
+    "theory": attrgetter("name"),
+}
+"""Stage with a function for each source -> the source of an entry, which is the function's name."""
+
 
 def run(study: Study, address: str, **options: Any) -> None:
     """Run one stage, by its address as DVC writes it: ``memorization@tiny-neo-8``.
@@ -84,15 +92,6 @@ def run(study: Study, address: str, **options: Any) -> None:
         raise bad_input(f"stage {address}", address, "a stage of the study", remedy)
     entry = entries[key]
     of_entry = [] if entry is None else [entry]
-    function = getattr(import_module(f"pipeline.stages.{group}"), source_of(group, entry) or group)
+    name = SOURCES[group](entry) if group in SOURCES else group
+    function = getattr(import_module(f"pipeline.stages.{group}"), name)
     function(study, *of_entry, **(options | ({"part": part} if part else {})))
-
-
-def source_of(group: str, entry: Any) -> str | None:
-    """The source of an entry whose stage has a function for each source."""
-    sources = {
-        "samples": lambda: entry.samples.source,
-        "checkpoint": lambda: entry.checkpoint.source,
-        "theory": lambda: entry.name,
-    }
-    return str(sources[group]()) if group in sources else None

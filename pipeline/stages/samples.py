@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pipeline.corpus.schemas import RECORDS
 from pipeline.samples.frame import window, with_control
 from pipeline.samples.schema import PASSAGE_LENGTHS, Family, File, Inserted, Pile, Pythia, Records
-from pipeline.samples.schemas import SAMPLES
+from pipeline.samples.schemas import SAMPLES, samples_file
 from pipeline.study.schema import Study, section
 from pipeline.workflow import tables
 from pipeline.workflow.running import DOWNLOADS, determined_by
@@ -60,7 +60,7 @@ def file(study: Study, family: Family) -> None:
     from pipeline.samples.file import samples
 
     source, lengths = section(family.samples, File), (family.prefix_length, family.suffix_length)
-    owner = source.tokenizer and study.data / "checkpoints" / source.tokenizer
+    owner = source.tokenizer and study.checkpoint(source.tokenizer)
     tokenizer = load_tokenizer(owner) if owner else None
     made = samples(Path(source.path), tokenizer, *lengths, skip_short=source.skip_short)
     _write(study, family, made)
@@ -81,5 +81,5 @@ def _with_control(
 
 
 def _write(study: Study, family: Family, made: pl.DataFrame) -> None:
-    path = study.data / "samples" / f"{family.name}.parquet"
+    path = samples_file(study.data, family.name)
     tables.write(made, path, SAMPLES, determined_by(study.study, family=family.described()))

@@ -29,7 +29,7 @@ def scoring(study: Study, model: Model) -> None:
     scores, removal = list[dict[str, object]](), list[dict[str, object]]()
     torch.set_num_threads(1)  # the bases run side by side; more would sum in another order
     with costed(data, "scoring", model.name):
-        twin, _ = load(data / "checkpoints" / model.name, "float32")
+        twin, _ = load(study.checkpoint(model.name), "float32")
         report = reporter("scoring", "models")
         count = sum(truth.models for truth in asked.truths.values())
         seed = section(model.checkpoint, Training).seed

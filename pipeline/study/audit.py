@@ -67,21 +67,21 @@ class Asked:
     name: str
     model: str
     samples: Path
-    prefix_length: int = 32
-    suffix_length: int = 32
-    tasks: str | None = None
-    limit: int | None = None
-    num_fewshot: int = 0
-    dtype: str | None = None
-    skip_short: bool = False
-    show_text: bool = False
-    threads: int = 1
-    token_budget: int | None = None
-    edits: str | None = None
-    document: Path | None = None
-    stride: int = 8
-    reference: str | None = None
-    corpus: Path | None = None
+    prefix_length: int
+    suffix_length: int
+    tasks: str | None
+    limit: int | None
+    num_fewshot: int
+    dtype: str | None
+    skip_short: bool
+    show_text: bool
+    threads: int
+    token_budget: int | None
+    edits: str | None
+    document: Path | None
+    stride: int
+    reference: str | None
+    corpus: Path | None
 
     @property
     def models(self) -> dict[str, str]:
@@ -255,7 +255,6 @@ def _values(asked: Asked, words: Sequence[str]) -> dict[str, Any]:
     return {
         **{name: shared[name] for name in shared if name not in ("defaults", "derived")},
         "study": asked.study,
-        "corpus": {},
         "families": families,
         "models": models,
         "interventions": [
@@ -272,12 +271,12 @@ def _values(asked: Asked, words: Sequence[str]) -> dict[str, Any]:
 
 
 def _benchmarks(asked: Asked) -> dict[str, Any]:
-    """The sections `benchmarks` and `datasets`."""
+    """The sections `benchmarks` and `datasets`, unless they are as in any study."""
     if asked.tasks is None:
-        return {"benchmarks": None, "datasets": {}}
+        return {}
     how = {"num_fewshot": asked.num_fewshot, "limit": asked.limit}
     if Path(asked.tasks).is_dir():
-        return {"benchmarks": {"folder": "tasks", "tasks": ["unread"], **how}, "datasets": {}}
+        return {"benchmarks": {"folder": "tasks", "tasks": ["unread"], **how}}
     known, tasks = _known_datasets(), [task.strip() for task in asked.tasks.split(",")]
     datasets = {asked.study: {task: known.get(task, UNREAD) for task in tasks}}
     return {"benchmarks": {"tasks": tasks, **how}, "datasets": datasets}

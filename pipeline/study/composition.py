@@ -28,15 +28,14 @@ GROUPS = ("study", "seeds")
 """Folders of `CONF` with the options of a choice; studies take sections from `shared`."""
 
 
-def load(path: str | Path = PARAMS, where: str | Path | None = None) -> Study:
-    """Read and check a params.yaml; `where` is its name in errors, None: its path.
+def load(path: Path = PARAMS) -> Study:
+    """Read and check a params.yaml.
 
     Raises:
         InputError: every problem of the file at once, each with what, got, expected, remedy.
     """
-    where = str(where or path)
-    study = check(read_yaml(Path(path)), where)
-    if problem := _derivation(study, Path(path), where):
+    study = check(read_yaml(path), str(path))
+    if problem := _derivation(study, path):
         raise InputError(problem)
     return study
 
@@ -99,7 +98,7 @@ def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) 
                 composed, str(conf.resolve()), None, "config", str(conf / "study"), overrides
             )
         except Exception as error:  # YAML's, OmegaConf's, Hydra's and DVC's
-            if isinstance(error, OSError) and disk_problem(error):
+            if disk_problem(error):
                 raise
             raise bad_input(
                 ", ".join(overrides) or str(conf / "config.yaml"),
@@ -142,19 +141,19 @@ def write(values: Mapping[str, Any], path: Path) -> None:
     write_text(path, OmegaConf.to_yaml(values))
 
 
-def _derivation(study: Study, path: Path, where: str) -> Problem | None:
+def _derivation(study: Study, path: Path) -> Problem | None:
     """The problem if loops.yaml, beside `path`, is not what dvc.yaml is to loop over."""
     file = path.with_name(LOOPS.name)
     content = read_yaml(file) if file.is_file() else None
     looped = content.get("loops") if isinstance(content, dict) else None
-    recorded, derived = looped if isinstance(looped, dict) else {}, loops(study.model_dump())
+    recorded, derived = looped if isinstance(looped, dict) else {}, loops(study)
     missing = sorted({*Study.model_fields} - study.model_fields_set - {DERIVED})
     if recorded == derived and not missing:  # DVC wants every section, be it null
         return None
     other = [group for group, entries in derived.items() if recorded.get(group) != entries]
     other += [f"no section {each}, not even null" for each in missing]
     return Problem(
-        f"{where}: {LOOPS}",
+        f"{path}: {LOOPS}",
         "entries that do not match the other sections: "
         + (", ".join(other) or shorten(sorted(set(recorded) - set(derived)))),
         "the file that is derived from them",
@@ -190,7 +189,7 @@ def switch(choices: Mapping[str, str], dry_run: bool) -> Study:
 
 def _in_force(dry_run: bool) -> Study:
     """The study of params.yaml, loops.yaml derived again where an edit calls for it."""
-    if dry_run or not _derivation(check(read_yaml(PARAMS)), PARAMS, str(PARAMS)):
+    if dry_run or not _derivation(check(read_yaml(PARAMS)), PARAMS):
         return load()
     return derive()
 
@@ -204,7 +203,7 @@ def read_yaml(path: Path) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
-        refused = disk_problem(error) if isinstance(error, OSError) else None
+        refused = disk_problem(error)
         if refused and not isinstance(error, FileNotFoundError):
             raise InputError(refused) from error
         raise bad_input(

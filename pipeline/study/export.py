@@ -181,7 +181,7 @@ def source_of(model: str) -> Source:
     if not Path(model).is_dir() and "@" not in model and PARAMS.is_file():
         study = load()
         if any(entry.name == model for entry in study.models.values()):
-            files = verified(study.data / "checkpoints" / model)
+            files = verified(study.checkpoint(model))
             return Source(model, files, f"the model `{model}` of the study `{study.study}`")
     pin = origin_of(model, also="the name of a model of the study in force, ")
     if "folder" in pin:

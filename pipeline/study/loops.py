@@ -13,8 +13,12 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from pipeline.interventions.interventions import OWN, OWN_EDITS
+from pydantic import ValidationError
+
+from pipeline.interventions.interventions import OWN_EDITS, is_own
 from pipeline.localization.schema import OWN_SCORERS
+from pipeline.study.schema import Study
+from pipeline.workflow.errors import InputError
 from pipeline.workflow.files import PARAMS, write_text
 
 OPTIONAL = ("attribution", "benchmarks", "divergence", "generations", "windows")
@@ -32,8 +36,8 @@ IN_PARTS = ("memorization", "benchmarks")
 """Stages that `parts` cuts into several for each model."""
 
 
-def loops(study: Mapping[str, Any]) -> dict[str, Any]:
-    """What dvc.yaml loops over, from the sections of a study; missing ones and null are left out.
+def loops(study: Study) -> dict[str, Any]:
+    """What dvc.yaml loops over, from the sections of a study.
 
     Returns:
         A group of stages -> key -> the values in the templates of its stages; ``tables``: group ->
@@ -42,44 +46,40 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
         checkpoints, if some interventions put in the values of another model. Where a study has
         none, the folder is ``study.json``, which never changes.
     """
-    data = f"data/{study['study']}"
-    nothing = f"{data}/study.json"
-    sections = ("families", "models", "theory", "benchmarks", "windows", "localization")
-    families, models, theory, asked, windows, located = (study.get(s) or {} for s in sections)
-    mitigated = study.get("mitigations") or {}
+    data, nothing = str(study.data), f"{study.data}/study.json"
 
-    def got(entry: Mapping[str, Any], section: str, other: str) -> dict[str, Any]:
-        made = entry[section]
-        source, own, model = made["source"], made.get("path"), made.get(other)
-        if source in ("records", "training", "gguf"):
+    def got(entry: Any, made: Any, other: str) -> dict[str, str]:
+        own, model = getattr(made, "path", nothing), getattr(made, other, None)
+        if made.source in ("records", "training", "gguf"):
             own = f"{data}/corpus"
-        elif source == "continued":
-            own = f"{data}/samples/{entry['family']}.parquet"
+        elif made.source == "continued":
+            own = f"{data}/samples/{entry.family}.parquet"
         return {
-            "name": entry["name"],
-            "source": source,
-            "input": str(own or nothing),
+            "name": entry.name,
+            "source": made.source,
+            "input": own,
             # a model of this study; else a repository, or none
             other: f"{data}/checkpoints/{model}" if isinstance(model, str) else nothing,
         }
 
+    families, models = study.families.items(), study.models.items()
     made: dict[str, Any] = {
-        "samples": {key: got(each, "samples", "tokenizer") for key, each in families.items()},
-        "checkpoint": {key: got(each, "checkpoint", "base") for key, each in models.items()},
-        "theory": {key: _of(each, "name") for key, each in theory.items()},
+        "samples": {key: got(each, each.samples, "tokenizer") for key, each in families},
+        "checkpoint": {key: got(each, each.checkpoint, "base") for key, each in models},
+        "theory": {key: {"name": each.name} for key, each in study.theory.items()},
     }
-    named = {key: _of(each, "name", "family") for key, each in models.items()}
+    named = {key: {"name": each.name, "family": each.family} for key, each in models}
     for group in OPTIONAL:
-        made[group] = deepcopy(named) if study.get(group) else {}
-    fields = {"documents": "documents", "reference": "reference_text", "corpus": "corpus"}
-    texts = {name: windows.get(field) or nothing for name, field in fields.items()}
-    for each in made["windows"].values():
-        each |= _of(texts, "documents", "reference")
-    made["document"] = {study["study"]: _of(texts, "documents", "corpus")} if windows else {}
-    lines = [each for each in study.get("interventions") or [] if isinstance(each, Mapping)]
-    own = any(OWN.fullmatch(str(line.get("edit"))) for line in lines)
-    mean = own or any(line.get("edit") in TAKES_MEAN for line in lines)
-    count = int(study.get("parts") or 1)
+        made[group] = deepcopy(named) if getattr(study, group) else {}
+    made["document"] = {}
+    if windows := study.windows:
+        reference, corpus = windows.reference_text or nothing, windows.corpus or nothing
+        for each in made["windows"].values():
+            each |= {"documents": windows.documents, "reference": reference}
+        made["document"] = {study.study: {"documents": windows.documents, "corpus": corpus}}
+    lines, count = study.interventions, study.parts
+    own = any(is_own(line.edit) for line in lines)
+    mean = own or any(line.edit in TAKES_MEAN for line in lines)
     parts = [f"{number}-of-{count}" for number in range(1, count + 1)] if count > 1 else []
     made["memorization"] = deepcopy(named)
     for group in IN_PARTS:
@@ -95,26 +95,23 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
     made["tables"] = {
         group: f"{data}/{group}" if made[group] else nothing for group in (*OPTIONAL, "theory")
     }
+    located, mitigated = study.localization, study.mitigations
     joined = {"localization": located, "removal": located, "mitigations": mitigated}
     for table, there in joined.items():
         made["tables"][table] = f"{data}/{table}.parquet" if there else nothing
     made["edits"] = str(OWN_EDITS) if own else nothing
-    made["others"] = f"{data}/checkpoints" if any(each.get("source") for each in lines) else nothing
-    bases = {name for names in (located.get("bases") or {}).values() for name in names}
-    made["localized"] = {key: each for key, each in named.items() if each["name"] in bases}
-    once = {study["study"]: {"name": study["study"]}}
+    made["others"] = f"{data}/checkpoints" if any(line.source for line in lines) else nothing
+    made["localized"] = {key: named[key] for key in study.localized}
+    once = {study.study: {"name": study.study}}
     made["localization"] = once if located else {}
-    made["scorers"] = str(OWN_SCORERS) if located.get("scorers") else nothing
-    made["mitigation"] = {
-        f"{study['study']}-{method}": {"name": method, "model": each["name"]}
-        | {"family": each["family"], "twin": each.get("twin")}
-        for each in models.values()  # one, by the check of the study
-        if each["name"] == mitigated.get("model")
-        for method in mitigated["methods"]
-    }
+    made["scorers"] = str(OWN_SCORERS) if located and located.scorers else nothing
+    made["mitigation"] = {}
+    if mitigated:
+        edited = study.model(mitigated.model)
+        of = {"model": edited.name, "family": edited.family, "twin": edited.twin}
+        made["mitigation"] = {key: {"name": name, **of} for key, name in study.mitigated.items()}
     made["mitigations"] = once if mitigated else {}
-    whence = "tasks" if study.get("corpus") else "datasets"
-    made["tasks"] = (asked.get("folder") or f"{data}/{whence}") if asked else nothing
+    made["tasks"] = str(study.tasks)
     return made
 
 
@@ -134,11 +131,15 @@ def parsed(address: str) -> tuple[str, str, str]:
 
 
 def write_loops(study: Mapping[str, Any], path: Path = LOOPS) -> None:
-    """Write loops.yaml of a study."""
+    """Write loops.yaml of a study, from its sections.
+
+    Raises:
+        pydantic.ValidationError: they are not those of a study.
+    """
     from omegaconf import OmegaConf
 
     # values are not interpolations: a path may contain ${
-    write_text(path, OmegaConf.to_yaml({"loops": loops(study)}))
+    write_text(path, OmegaConf.to_yaml({"loops": loops(Study.model_validate(study))}))
 
 
 def register(*, writing: bool) -> None:
@@ -157,7 +158,7 @@ def register(*, writing: bool) -> None:
         if not writing:
             return str(LOOPS)
         sections = OmegaConf.masked_copy(_root_, [str(key) for key in _root_ if key != "derived"])
-        with suppress(KeyError, TypeError, AttributeError):  # the check of the study explains it
+        with suppress(ValidationError, InputError):  # the check of the study explains it
             values: Any = OmegaConf.to_container(sections, resolve=True)
             write_loops(values)
         return str(LOOPS)
@@ -177,7 +178,3 @@ def register(*, writing: bool) -> None:
             ConfigStore.instance().store(
                 group="study", name="in-force", package="_global_", node=in_force
             )
-
-
-def _of(entry: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {name: entry[name] for name in names}

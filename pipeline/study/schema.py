@@ -18,9 +18,8 @@ from pipeline.measure.schema import Attribution, Evaluation, Generations, Line, 
 from pipeline.mitigations.schema import Mitigations
 from pipeline.report.schema import Report
 from pipeline.samples.schema import Family
-from pipeline.study.loops import loops
 from pipeline.tasks.schema import Benchmarks, Dataset
-from pipeline.theory.schema import Divergence, Experiment, Experiments
+from pipeline.theory.schema import Divergence, Experiments
 from pipeline.workflow.errors import bad_input
 from pipeline.workflow.files import PARAMS
 from pipeline.workflow.schema import Count, Key, Once, Section
@@ -31,7 +30,7 @@ DERIVED = "derived"
 RUN_SECTION = "run"
 """The one section that no stage depends on, since it affects rounding only."""
 
-Named = TypeVar("Named", Family, Model, Experiment)
+Named = TypeVar("Named", Family, Model)
 
 Given = TypeVar("Given")
 
@@ -114,10 +113,17 @@ class Study(Section):
         """reports/STUDY, where its report lies."""
         return Path("reports") / self.study
 
+    def checkpoint(self, model: str) -> Path:
+        """The folder of a model's checkpoint, or of the manifest alone."""
+        return self.data / "checkpoints" / model
+
     @property
     def tasks(self) -> Path:
-        """The folder of the benchmark tasks, or of their datasets."""
-        return Path(loops(self.model_dump())["tasks"])
+        """The folder of the benchmark tasks, or of their datasets; ``study.json`` without any."""
+        if self.benchmarks is None:
+            return self.data / "study.json"
+        whence = "tasks" if self.corpus else "datasets"
+        return Path(self.benchmarks.folder or self.data / whence)
 
     @property
     def steps(self) -> list[tuple[str, str, int]]:
@@ -141,6 +147,12 @@ class Study(Section):
     def listed(self) -> list[tuple[str, str]]:
         """Name and family of each model, in the order of the report."""
         return [(model.name, model.family) for model in self.models.values()]
+
+    @property
+    def names(self) -> list[str]:
+        """What the outputs of stages are named by: families, models, experiments and methods."""
+        named = (*self.families.values(), *self.models.values(), *self.theory.values())
+        return [*(entry.name for entry in named), *self.mitigated.values()]
 
     @property
     def twins(self) -> dict[str, str]:

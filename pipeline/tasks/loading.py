@@ -232,11 +232,9 @@ def _cache_of(folder: Path) -> Iterator[None]:
     `datasets` identifies a local dataset by the names of folder and files, not by their content: it
     would return the data of another folder of the same name, or of this one before a change.
     """
-    content = hashlib.sha256()
-    for name, digest in checksums(folder).items():
-        content.update(f"{name} {digest}\n".encode())
+    content = hashlib.sha256(json.dumps(checksums(folder)).encode()).hexdigest()
     before = datasets.config.HF_DATASETS_CACHE
-    datasets.config.HF_DATASETS_CACHE = Path(before) / content.hexdigest()[:16]
+    datasets.config.HF_DATASETS_CACHE = Path(before) / content[:16]
     try:
         yield
     finally:

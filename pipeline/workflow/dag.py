@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.workflow.digest import CODE, entry
-from pipeline.workflow.files import PARAMS, safe_yaml
+from pipeline.workflow.files import safe_yaml
 from pipeline.workflow.locks import naming_the_holder, opened
 
 LOCK = Path("dvc.lock")
@@ -74,11 +74,6 @@ class Dag:
         """The groups of stages as in dvc.yaml, with loops and values not filled in."""
         groups: dict[str, Any] = safe_yaml("dvc.yaml")["stages"]
         return groups
-
-    @cached_property
-    def study(self) -> str:
-        """The name of the study in force."""
-        return str(safe_yaml(PARAMS)["study"])
 
     @cached_property
     def graph(self) -> networkx.DiGraph:

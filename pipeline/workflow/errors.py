@@ -82,9 +82,9 @@ def shorten(value: object, width: int = 120) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def disk_problem(error: OSError) -> Problem | None:
+def disk_problem(error: BaseException) -> Problem | None:
     """The problem behind a failed disk operation; None for any other error."""
-    if error.errno not in DISK:
+    if not isinstance(error, OSError) or error.errno not in DISK:
         return None
     path = error.filename2 or error.filename or "a file"
     return Problem(str(path), error.strerror or str(error), *DISK[error.errno])

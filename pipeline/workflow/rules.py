@@ -31,15 +31,6 @@ VEGA = Path(".dvc/tmp/vega.js")
 FILE_SUFFIXES = frozenset({".parquet", ".json", ".html"})
 """Outputs with other endings are folders; a missing suffix is no test, since names have dots."""
 
-WILDCARDS = {
-    "families": "family",
-    "models": "model",
-    "theory": "experiment",
-    "localized": "model",
-    "mitigated": "method",
-}
-"""What has an entry for each stage of a group -> the rule's wildcard."""
-
 LOOKS = (
     *("dryrun", "lint", "dag", "rulegraph", "filegraph", "d3dag", "summary", "detailed_summary"),
     *("list_rules", "list_target_rules", "list_changes", "list_input_changes", "unlock"),
@@ -79,28 +70,26 @@ def copy_vega() -> None:
 
 
 class RuleParts:
-    """The parts of the Snakemake rule of one group of stages.
+    """The parts of the Snakemake rule of one group of stages of a study, which is in force.
 
-    `loops_over` is the section of params.yaml with an entry for each stage; None: one stage.
+    Its wildcards are the fields of an item of dvc.yaml's loop that its outputs are named by.
     """
 
-    def __init__(self, dag: Dag, group: str, loops_over: str | None) -> None:
-        self._dag = dag
+    def __init__(self, dag: Dag, study: str, group: str) -> None:
+        self._dag, self._study = dag, study
         body = dag.declared[group]["do"]
-        self._wildcard = WILDCARDS[loops_over] if loops_over else None
         kinds = (body.get(kind, []) for kind in ("outs", "metrics", "plots"))
         outs = [out if isinstance(out, str) else next(iter(out)) for kind in kinds for out in kind]
         self._outs = [self._pattern(out) for out in outs]
-        item = f"/{{{self._wildcard}}}" if self._wildcard else ""
-        item += ".{part}" if group.endswith("_part") else ""
+        item = ".".join(re.findall(r"\{\w+\}", self._outs[0]))
+        name = f"{group}/{item}" if item else group
         self.docstring: str = body["desc"]
-        self.log = f"logs/{dag.study}/{group}{item}.log"
-        self.benchmark = f"logs/{dag.study}/benchmark/{group}{item}.tsv"
+        self.log = f"logs/{study}/{name}.log"
+        self.benchmark = f"logs/{study}/benchmark/{name}.tsv"
 
     def _pattern(self, out: str) -> str:
-        out = out.replace("${study}", self._dag.study).replace("${key}", self._dag.study)
-        out = out.replace("${item.part}", "{part}")
-        return re.sub(r"\$\{item(\.name)?\}", f"{{{self._wildcard}}}", out)
+        out = out.replace("${study}", self._study).replace("${key}", self._study)
+        return re.sub(r"\$\{item\.(\w+)\}", r"{\1}", out)
 
     @property
     def output(self) -> list[Any]:
@@ -108,9 +97,9 @@ class RuleParts:
         return [self._output(out) for out in self._outs]
 
     def _output(self, out: str) -> Any:
-        if out == f"reports/{self._dag.study}/figures":
+        if out == f"reports/{self._study}/figures":
             return report(directory(out), patterns=["{figure}.svg"], category="Figures")
-        if out == f"reports/{self._dag.study}/index.html":
+        if out == f"reports/{self._study}/index.html":
             return report(out, category="Report")
         return out if Path(out).suffix in FILE_SUFFIXES else directory(out)
 

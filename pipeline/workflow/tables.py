@@ -150,7 +150,7 @@ def _opened(path: str | Path, remedy: str) -> Iterator[parquet.ParquetFile]:
         with Path(path).open("rb") as file:
             yield parquet.ParquetFile(file, page_checksum_verification=True)
     except DAMAGED as error:
-        refused = disk_problem(error) if isinstance(error, OSError) else None
+        refused = disk_problem(error)
         if refused and not isinstance(error, FileNotFoundError):
             raise InputError(refused) from error
         got = str(error).strip().splitlines() or [type(error).__name__]

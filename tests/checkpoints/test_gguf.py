@@ -7,7 +7,6 @@ import torch
 from pipeline.checkpoints.gguf import famous, finetune, perplexity, read_model
 from pipeline.checkpoints.loading import load
 from pipeline.checkpoints.loop import Trained, write_checkpoint
-from pipeline.checkpoints.manifest import checksums
 from pipeline.checkpoints.schema import Gguf
 from pipeline.corpus import passages
 from pipeline.corpus.planted import write
@@ -15,6 +14,7 @@ from pipeline.corpus.schema import Weights
 from pipeline.corpus.schemas import RECORDS, TRAINING_ROWS
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
+from pipeline.workflow.files import checksums
 from tests.gguf_files import small_llama, small_tokenizer, write_gguf
 
 RECIPE = Gguf(

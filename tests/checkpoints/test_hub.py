@@ -19,9 +19,10 @@ from pipeline.checkpoints import fit, loading, schema
 from pipeline.checkpoints.folder import describe
 from pipeline.checkpoints.hub import fetch_checkpoint
 from pipeline.checkpoints.loading import load_model
-from pipeline.checkpoints.manifest import Manifest, checksums, read_manifest, write_manifest
+from pipeline.checkpoints.manifest import Manifest, read_manifest, write_manifest
 from pipeline.checkpoints.verified import load_tokenizer
 from pipeline.workflow.errors import Problem
+from pipeline.workflow.files import checksums
 from pipeline.workflow.hub import CHECKPOINT_FILES, snapshot
 from tests.hub import miniatures
 from tests.hub.population import GPT_NEO, PICKLE_ONLY, PYTHIA, SHARDED

@@ -149,7 +149,7 @@ def test_memory_and_time_arrive_as_asked(run: Run) -> None:
     of_key = {key: model["name"] for key, model in values["models"].items()}
     for job in run.jobs:
         attempt = run.attempts(job.stage).index(job) + 1
-        wildcards = {"model": of_key.get(job.stage.partition("@")[2], "")}
+        wildcards = {"name": of_key.get(job.stage.partition("@")[2], "")}
         assert job.memory == needs.mem_mb(wildcards, attempt, job.rule), job.stage
         assert job.minutes == needs.runtime(wildcards, attempt, job.rule), job.stage
 

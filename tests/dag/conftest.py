@@ -72,10 +72,6 @@ class Project(tests.project.Project):
         (self.root / "stages.json").write_text(described)
         return json.loads(described)
 
-    def copied(self, root: Path) -> Project:
-        """A copy at another path, to be changed."""
-        return Project(shutil.copytree(self.root, root, symlinks=True))
-
     def ran(self) -> Counter[str]:
         """The stages whose command ran since the last call."""
         log = self.root / "ran.txt"

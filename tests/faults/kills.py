@@ -54,9 +54,6 @@ class Project(tests.project.Project):
     def data(self) -> Path:
         return self.root / "data" / STUDY
 
-    def copy(self, root: Path) -> Project:
-        return Project(shutil.copytree(self.root, root, symlinks=True))
-
     def shards(self, stage: str, model: str) -> int:
         """How many finished ones of a table there are."""
         return len(list((self.data / "partial" / stage / model).glob("*/*.safetensors")))
@@ -202,7 +199,7 @@ def main() -> None:
     chance = random.Random(asked.seed)
     folder = Path(tempfile.mkdtemp(prefix="kills-"))
     prepared = prepare(folder / "prepared")
-    undisturbed = prepared.copy(folder / "undisturbed")
+    undisturbed = prepared.copied(folder / "undisturbed")
     for stage, model in JOBS:
         undisturbed.command(*command_of("dvc", stage, model))
     reference = undisturbed.tables()
@@ -218,7 +215,7 @@ def main() -> None:
         job = chance.choice(JOBS)
         after = chance.randint(0, sum(shards.values()) if engine == "snakemake" else shards[job])
         seconds = chance.uniform(0, MOST_SECONDS)
-        copy = prepared.copy(folder / f"{number}")
+        copy = prepared.copied(folder / f"{number}")
         if whole:  # from the very start
             shutil.rmtree(copy.data)
             shutil.rmtree(copy.root / ".dvc/cache")

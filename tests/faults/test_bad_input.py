@@ -30,6 +30,7 @@ from pipeline.study import audit
 from pipeline.study.composition import check, load
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
+from tests import own
 from tests.project import ROOT, Project, commit_all, copy_files
 
 TINY: dict[str, Any] = YAML(typ="safe").load(ROOT / "params.yaml")
@@ -96,7 +97,7 @@ def test_a_hostile_argument_names_no_entry_and_no_audit(tmp_path: Path) -> None:
     for name in filter(lambda name: isinstance(name, str), HOSTILE):
         for find in (study.family, study.model):
             refused(partial(find, name), "one of ")
-        asked = audit.Asked(name, str(tmp_path), tmp_path / "samples.csv")
+        asked = own.asked(name=name, model=str(tmp_path), samples=tmp_path / "samples.csv")
         refused(partial(audit.study, asked), "--name")
 
 

@@ -1,6 +1,5 @@
 """An input that is edited while a stage runs ends that stage, so that DVC records nothing of it."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,20 +14,20 @@ MODULE = "pipeline/theory/low_rank.py"
 
 
 @pytest.fixture(scope="module")
-def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project whose params were checked. Not to be changed: take `project`."""
-    root = tmp_path_factory.mktemp("checked")
-    copy_files(root)
-    commit_all(root)
-    Project(root).command("dvc", "repro", "--quiet", "check@tiny", "code")
-    return root
+    project = Project(tmp_path_factory.mktemp("checked"))
+    copy_files(project.root)
+    commit_all(project.root)
+    project.command("dvc", "repro", "--quiet", "check@tiny", "code")
+    return project
 
 
 @pytest.fixture
-def project(checked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    root = shutil.copytree(checked, tmp_path / "project", symlinks=True)
-    monkeypatch.chdir(root)
-    return Project(root)
+def project(checked: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    copy = checked.copied(tmp_path / "project")
+    monkeypatch.chdir(copy.root)
+    return copy
 
 
 @pytest.mark.parametrize(

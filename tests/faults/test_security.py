@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.study.loops import write_loops
 from tests.project import ROOT, Project, copy_files
 
 MODULES = sorted((ROOT / "pipeline").rglob("*.py"))
@@ -130,8 +129,12 @@ def test_a_hostile_value_reaches_no_shell(tmp_path: Path) -> None:
     family = values["families"].pop("tiny-pythia")
     family["name"] = family["samples"]["source"] = hostile
     values["families"] = {hostile: family}
-    write_loops(values, tmp_path / "loops.yaml")
     yaml.dump(values, tmp_path / "params.yaml")
+    looped = yaml.load(tmp_path / "loops.yaml")
+    file = "data/tiny/study.json"
+    stage = {"name": hostile, "source": hostile, "input": file, "tokenizer": file}
+    looped["loops"]["samples"] = {hostile: stage}
+    yaml.dump(looped, tmp_path / "loops.yaml")
     (tmp_path / "data/tiny").mkdir(parents=True)
     (tmp_path / "data/tiny/study.json").touch()
     yaml.dump({"samples": {hostile: {}}}, tmp_path / "data/code.yaml")

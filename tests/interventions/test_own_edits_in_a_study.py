@@ -89,7 +89,7 @@ def test_a_study_runs_edits_of_ones_own(
     path = study.data / "samples" / "records.parquet"
     tables.write(samples, path, SAMPLES, {"study": "own"})
 
-    looped = loops(values())
+    looped = loops(check(values()))
     assert looped["edits"] == "edits"
     assert looped["others"] == "data/own/checkpoints"
     for name in ("perturbed", "standard"):

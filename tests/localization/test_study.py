@@ -114,11 +114,11 @@ def test_a_strangers_scorer_from_the_docs_stands_on_the_page(study):
 
 
 def test_what_dvc_loops_over(study):
-    made = loops(study.model_dump())
+    made = loops(study)
     assert made["scorers"] == "scorers"
     assert made["localized"] == {KEY: {"name": "neox", "family": "base"}}
     assert made["tables"]["removal"] == "data/localize-quick/removal.parquet"
-    assert loops(study.model_copy(update={"localization": None}).model_dump())["localized"] == {}
+    assert loops(study.model_copy(update={"localization": None}))["localized"] == {}
 
 
 @pytest.mark.usefixtures("study")

@@ -217,6 +217,15 @@ def test_a_line_more_computes_that_line(project: Callable[..., list[str]]) -> No
     assert tables.read(TABLE, metrics.MEMORIZATION).height == 6 * N
 
 
+def test_the_cost_of_a_part_is_noted(project: Callable[..., list[str]]) -> None:
+    project(EACH)
+    TABLE.unlink()
+    registry.run(load(), "memorization_part@tiny-pythia-8-1-of-2")
+    sidecar = json.loads(Path("data/tiny/cost/memorization/tiny-pythia-8.1-of-2.json").read_text())
+    assert sidecar["computed"] == 6
+    assert not TABLE.exists()
+
+
 def _sample() -> None:
     _write_samples(Path("data/tiny/samples/pythia.parquet"), 1)
 

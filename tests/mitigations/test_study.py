@@ -18,7 +18,7 @@ from pipeline.mitigations.rows import recited
 from pipeline.mitigations.schema import Mitigations
 from pipeline.mitigations.subject import other_model, subject
 from pipeline.stages import registry
-from pipeline.study.composition import check, read_yaml
+from pipeline.study.composition import check
 from pipeline.study.loops import loops
 from pipeline.study.schema import Study, given
 from pipeline.workflow.errors import InputError
@@ -186,8 +186,8 @@ def test_the_check_of_the_model(study: Study) -> None:
     wrong["mitigations"] |= {"model": "twin"}
     with pytest.raises(InputError, match="and a twin"):
         check(wrong)
-    assert "arena-kfac" in loops(values())["mitigation"]
-    assert loops(read_yaml(ROOT / "params.yaml"))["mitigation"] == {}
+    assert "arena-kfac" in loops(check(values()))["mitigation"]
+    assert loops(check(composed("tiny")))["mitigation"] == {}
 
 
 @pytest.mark.parametrize(("ids", "expected"), [([9999] * 48, "ids below"), ([1] * 4000, "at most")])

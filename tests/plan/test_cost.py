@@ -61,7 +61,7 @@ def _study(dtype: str = "float16", samples: int = 15_000, **benchmarks: Any) -> 
 
 
 def _request(study: Study, rule: str, model: str = "", attempt: int = 1) -> tuple[int, int]:
-    needs, wildcards = Needs(study, STAGES), {"model": model}
+    needs, wildcards = Needs(study, STAGES), {"name": model}
     return needs.mem_mb(wildcards, attempt, rule), needs.runtime(wildcards, attempt, rule)
 
 

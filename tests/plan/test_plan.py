@@ -95,6 +95,14 @@ def test_what_is_done_costs_nothing(studies):
     assert f"{len(after) - 4} of {len(after)} to do" in text
 
 
+def test_a_family_and_a_model_may_have_one_key(studies):
+    values = studies["tiny"].model_dump()
+    values["families"]["tiny-neo-8"] = values["families"].pop("tiny-gpt-neo")
+    made, _ = planned(check(values))
+    assert made["samples gpt-neo"].seconds == made["samples pythia"].seconds
+    assert made["memorization tiny-neo-8"].operations > 0
+
+
 def test_a_plan_for_another_machine(studies):
     paper = studies["paper"]
     found = {

@@ -20,4 +20,5 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def asked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> audit.Asked:
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text(own.text())
-    return audit.Asked("mine", str(model), Path("text.txt"), 8, 8)
+    lengths = {"prefix_length": 8, "suffix_length": 8}
+    return own.asked(name="mine", model=str(model), samples=Path("text.txt"), **lengths)

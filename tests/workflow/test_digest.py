@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.stages.registry import STAGES, source_of
+from pipeline.stages.registry import SOURCES, STAGES
 from pipeline.study.composition import load
 from pipeline.study.schema import DERIVED, RUN_SECTION, Study
 from pipeline.workflow import digest
@@ -16,7 +16,7 @@ from pipeline.workflow.provenance import LIBRARIES, VERSIONS
 
 ROOT = Path(__file__).parents[2]
 
-NOT_PARAMS = {"study", "data", "reports", "run", "address", "tasks"}
+NOT_PARAMS = {"study", "data", "reports", "run", "address", "tasks", "checkpoint"}
 """Of a study: its name and folders are in each stage's name and paths; `run` changes no result."""
 
 IN_PATHS = {"name", "family"}
@@ -220,7 +220,7 @@ def _code(stage: Stage) -> list[ast.AST]:
     tree = _tree(Path(f"pipeline/stages/{group}.py"))
     key = stage.address.partition("@")[2]
     entry = getattr(_study(), STAGES[group].loops_over or "", {}).get(key)
-    name = source_of(group, entry) or group
+    name = SOURCES[group](entry) if group in SOURCES else group
     shared = [_tree(Path("pipeline/stages/evaluated.py"))] if STAGES[group].evaluates else []
     return [
         *(node for node in tree.body if getattr(node, "name", name[:1] + "_") == name),
