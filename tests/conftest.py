@@ -15,6 +15,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from transformers import (
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from tests.hub.server import Hub
 
 disable_monitor()
+
+# how long an example takes says how busy the machine is
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 VOCABULARY = 61
 CONTEXT = 40

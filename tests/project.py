@@ -3,10 +3,11 @@
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -118,13 +119,25 @@ class Project:
         """A copy at another path, to be changed."""
         return replace(self, root=shutil.copytree(self.root, root, symlinks=True))
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start a command in a session of its own; what it says goes into said.txt."""
-        with (self.root / "said.txt").open("w") as said:
-            return subprocess.Popen(
+    @contextmanager
+    def start(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """A command at work in a session of its own; what it says goes into said.txt.
+
+        It is waited for in the end, and killed with all that it started if the test fails.
+        """
+        with (
+            (self.root / "said.txt").open("w") as said,
+            subprocess.Popen(
                 arguments, cwd=self.root, env=self.environment,
                 stdout=said, stderr=said, text=True, start_new_session=True,
-            )  # fmt: skip
+            ) as running,
+        ):  # fmt: skip
+            try:
+                yield running
+            except BaseException:
+                with suppress(ProcessLookupError):
+                    os.killpg(running.pid, signal.SIGKILL)
+                raise
 
     def replace(self, file: str, old: str, new: str) -> None:
         """Replace a text that a file has once."""

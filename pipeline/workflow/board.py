@@ -40,7 +40,7 @@ class Board(logging.Handler):
     def start(self, stages: Mapping[int, str]) -> None:
         """Show the whole; `stages` has the address of the stage of each job."""
         shutil.rmtree(PROGRESS, ignore_errors=True)
-        PROGRESS.mkdir(parents=True)
+        PROGRESS.mkdir(parents=True, exist_ok=True)  # a stage of a killed run may still write there
         self._stages = stages
         self._whole = self._shown.add_task("all stages", total=len(stages))
         self._shown.start()

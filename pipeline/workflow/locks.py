@@ -53,17 +53,27 @@ def _remove_damaged_list(repo: Repo) -> None:
     """Remove DVC's list of locks where a killed DVC has cut it short.
 
     DVC writes it in place, several times a stage, and runs no other stage where it cannot read it.
+    It waits 3 s for the lock of the list and then fails, so a whole list is not locked here.
     """
     folder = Path(repo.tmp_dir)
+    if not _damaged(folder / RWLOCK_FILE):
+        return
     with make_lock(
         str(folder / RWLOCK_LOCK), tmp_dir=repo.tmp_dir, hardlink_lock=_hardlink(repo), wait=True
     ):  # no other process is writing it
-        try:
-            json.loads((folder / RWLOCK_FILE).read_bytes())
-        except FileNotFoundError:
-            pass
-        except ValueError:
+        if _damaged(folder / RWLOCK_FILE):
             (folder / RWLOCK_FILE).unlink()
+
+
+def _damaged(listed: Path) -> bool:
+    """Whether the list is cut short, or is being written."""
+    try:
+        json.loads(listed.read_bytes())
+    except FileNotFoundError:
+        return False
+    except ValueError:
+        return True
+    return False
 
 
 @contextmanager

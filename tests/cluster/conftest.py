@@ -39,6 +39,9 @@ JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1
 JobAcctGatherParams=OverMemoryKill
 MpiDefault=none
+# a busy machine answers, and starts jobs, later than the usual 10 seconds
+MessageTimeout=100
+BatchStartTimeout=300
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 GresTypes=gpu
@@ -86,7 +89,7 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def wait_until(ready: Callable[[], bool], folder: Path, seconds: float = 30) -> None:
+def wait_until(ready: Callable[[], bool], folder: Path, seconds: float = 120) -> None:
     """Wait, and show what the daemons in `folder` said should it be in vain."""
     deadline = time.monotonic() + seconds
     while not ready():

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-GPU_SECONDS = 4  # long enough for two to meet
+GPU_SECONDS = 2  # after the first two have met
 
 STUB = "pipeline/stub_main.py"
 
@@ -39,13 +39,23 @@ def note(event: str) -> None:
         jobs.write(json.dumps([event, time.time(), told]) + "\n")
 
 
+def holders() -> int:
+    """How many jobs with a GPU have begun."""
+    notes = [json.loads(line) for line in Path("jobs.jsonl").read_text().splitlines()]
+    return sum(event == "began" and told["device"] is not None for event, _, told in notes)
+
+
 note("began")
 hungry = Path("hungry", address)
 if hungry.exists():
     hungry.write_text(hungry.read_text() or str(int(1.1 * memory)))
     held = b"x" * (int(hungry.read_text()) << 20)
-    time.sleep(5)  # SLURM looks once a second
+    # SLURM looks once a second, and kills what has more than it was given
+    time.sleep(5 if int(hungry.read_text()) < memory else 120)
 if device is not None:
+    deadline = time.monotonic() + 60
+    while holders() < 2 and time.monotonic() < deadline:
+        time.sleep(0.2)
     time.sleep(GPU_SECONDS)
 runpy.run_path(STUB, run_name="__main__")
 note("ended")

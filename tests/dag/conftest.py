@@ -90,7 +90,7 @@ class Project(tests.project.Project):
         assert not self.ran()
 
 
-def wait(until: Callable[[], bool], seconds: float = 90) -> None:
+def wait(until: Callable[[], bool], seconds: float = 300) -> None:
     """Wait for what running stages do."""
     deadline = time.monotonic() + seconds
     while not until():

@@ -2,7 +2,7 @@
 
 Every stage writes a checksum of all that it may read (command, params, data), so a change goes
 exactly as far as the declarations in dvc.yaml carry it; the code is left out. What ran is appended
-to ran.txt. A file fail/ADDRESS makes that stage fail, slow/ADDRESS makes it take long.
+to ran.txt. A file fail/ADDRESS makes that stage fail; with slow/ADDRESS it runs until it is killed.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ if Path("fail", address).exists():
     sys.exit(f"{address} was told to fail")
 if Path("slow", address).exists():
     Path("slow", address).unlink()
-    time.sleep(60)
+    time.sleep(600)
 
 digest = hashlib.sha256()
 for file, keys in stage["params"].items():

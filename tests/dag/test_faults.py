@@ -7,7 +7,7 @@ import sys
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -70,7 +70,7 @@ def test_killed_and_resumed(project: Project, victim: str) -> None:
                 _kill(running.pid, lambda each: slow in each.cmdline())
             # the stage, or what would sleep on as an orphan
             _kill(running.pid, lambda each: each.environ().get("DVC_STAGE") == slow)
-        assert running.wait(timeout=60) != 0
+        assert running.wait(timeout=300) != 0
     assert slow in project.ran()
     project.snakemake()
     # where the kill cut dvc.lock short, all comes from the run cache but an output that persists
@@ -125,7 +125,7 @@ def test_a_lock_file_cut_short_by_a_kill_costs_nothing(project: Project) -> None
     project.assert_idle()
 
 
-JOB = "from pipeline.workflow.dag import Dag; Dag(decide=False)"
+JOB = "from pipeline.workflow.dag import Dag; print('begins', flush=True); Dag(decide=False)"
 """What a job on a cluster's node does before its stage."""
 
 
@@ -143,11 +143,15 @@ def test_a_job_waits_while_another_writes_the_lock_file(project: Project) -> Non
     """DVC writes it in place; half of it is no reason to fail, nor to set it aside."""
     lock = project.root / "dvc.lock"
     whole = lock.read_bytes()
-    with project.start(sys.executable, "-c", JOB) as job, Repo(project.root).lock:
+    with ExitStack() as busy:
+        busy.enter_context(Repo(project.root).lock)
         lock.write_bytes(whole[: len(whole) // 2])
-        time.sleep(5)
-        assert job.poll() is None
-        lock.write_bytes(whole)
+        with project.start(sys.executable, "-c", JOB) as job:
+            wait(lambda: "begins" in (project.root / "said.txt").read_text())
+            time.sleep(3)
+            assert job.poll() is None
+            lock.write_bytes(whole)
+            busy.close()
     assert job.returncode == 0
     assert lock.read_bytes() == whole
 
@@ -210,7 +214,7 @@ def test_a_second_run_beside_the_first(project: Project, first: str, second: str
             assert re.search(r"at work in it: process|blocked by: \(PID", said)
             assert (project.root / "params.yaml").read_text() == before
         _kill(running.pid, lambda each: each.environ().get("DVC_STAGE") == slow)
-        running.wait(timeout=120)
+        running.wait(timeout=300)
     project.snakemake()
     assert set(project.ran()) >= {slow}
     project.assert_idle()

@@ -59,7 +59,7 @@ def test_two_jobs_side_by_side_have_two_devices(
             assert {device for _, _, device, _ in _log(fresh)} == {A, B}
         finally:
             hold.unlink()
-        assert running.wait(timeout=120) == 0
+        assert running.wait(timeout=300) == 0
     assert {stage for event, stage, *_ in _log(fresh) if event == "end"} == EVALUATION
     holder: dict[str, str] = {}
     for event, _, device, pid in _log(fresh):

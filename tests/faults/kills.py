@@ -30,7 +30,7 @@ import tests.project
 from tests.project import commit_all, copy_files
 
 STUDY = "kills"
-SHARD_MINUTES = 0.002
+SHARD_MINUTES = 0.0007
 MODELS = {"p-0.1": "kills-p", "n-0.1": "kills-n"}
 FAMILIES = {"p-0.1": "pythia", "n-0.1": "gpt-neo"}
 JOBS = [(stage, model) for stage in ("memorization", "benchmarks") for model in MODELS]

@@ -22,7 +22,7 @@ def test_interrupted_killed_and_taken_up_again(tmp_path: Path) -> None:
     project.command(*COMMAND)
     reference = project.tables()
     total = project.told(*JOB)["total"]
-    assert total > 5
+    assert total > 12, "the run goes on for a while after the shards at which it is ended"
     assert not (project.data / "partial").exists()
     for table in project.tables():  # or the next run would take its rows
         (project.data / table).unlink()
@@ -61,6 +61,6 @@ def test_deep_in_a_product(number: signal.Signals) -> None:
     with started("-c", script) as running:
         running.stdout.readline()
         running.send_signal(number)
-        assert running.wait(5) == 128 + number
+        assert running.wait(30) == 128 + number
         said = running.stderr.read()
     assert said.strip() == "interrupted: what is finished is kept; the same command goes on"

@@ -39,7 +39,7 @@ def visit(browser: "Browser", address: str, **context: object) -> Iterator["Page
         route.continue_()
 
     opened = browser.new_context(**{"viewport": {"width": 1366, "height": 768}, **context})
-    opened.set_default_timeout(10_000)
+    opened.set_default_timeout(60_000)
     page = opened.new_page()
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -100,10 +100,14 @@ def test_tables_sort_and_filter(chromium, address):
         region, _ = _numbers_behind(page, 1)
         header = region.get_by_role("columnheader", name="kept")
         column = header.evaluate("header => header.cellIndex")
-        for direction in ("ascending", "descending"):
+        count = (
+            "window.sorts = 0; document.addEventListener('sort-end', () => { window.sorts += 1; })"
+        )
+        page.evaluate(count)
+        for number, direction in enumerate(("ascending", "descending"), start=1):
             header.get_by_role("button").click()
-            region.locator(f"th[aria-sort={direction}]").wait_for()
-            page.wait_for_timeout(50)  # the library sorts a moment after it marks the column
+            page.wait_for_function("number => window.sorts === number", arg=number)
+            assert header.get_attribute("aria-sort") == direction
             cells = region.locator(f"tbody tr > :nth-child({column + 1})").all_text_contents()
             values = [float(cell) for cell in cells]
             assert values == sorted(values, reverse=direction == "descending")
@@ -127,7 +131,8 @@ def test_tables_sort_and_filter(chromium, address):
 def test_marks_have_tooltips(page):
     drawn = page.locator("#figure-1 .plot > svg")
     drawn.scroll_into_view_if_needed()
-    page.wait_for_timeout(200)  # scrolling hides tooltips
+    # scrolling hides tooltips, in the next frame
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
     mark = drawn.evaluate(
         """svg => {
           const name = "block 3, tiny-neo-8, exact match:";

@@ -214,10 +214,8 @@ def test_the_page_is_read_on_a_phone_and_by_keyboard(tmp_path, chromium):
             for _ in range(90):  # 75% of the document, where the passage is
                 page.keyboard.press("ArrowDown")
             assert "50%" in page.evaluate("document.activeElement.getAttribute('aria-label')")
-            seen = "document.querySelector('#n1').getBoundingClientRect().top"
+            top = "const { top } = document.querySelector('#n1').getBoundingClientRect();"
             page.keyboard.press("Enter")
-            page.wait_for_timeout(300)
-            assert -800 < page.evaluate(seen) < 1600
+            page.wait_for_function(f"() => {{ {top} return -800 < top && top < 1600; }}")
             page.click("a[href='#n1']")
-            page.wait_for_timeout(300)
-            assert 0 <= page.evaluate(seen) < 800
+            page.wait_for_function(f"() => {{ {top} return 0 <= top && top < 800; }}")

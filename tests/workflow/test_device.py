@@ -238,12 +238,16 @@ def test_a_holders_words_may_be_anything(leases, monkeypatch, capsys):
 def test_a_killed_job_frees_its_device_and_the_waiting_one_gets_it(monkeypatch, capsys):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     with holding("7") as holder:
-        killer = subprocess.Popen(["sh", "-c", f"sleep 1; kill -9 {holder.pid}"])
+
+        def kill(seconds: float) -> None:
+            holder.kill()
+            time.sleep(seconds)
+
+        # in this module alone: subprocess sleeps too
+        monkeypatch.setattr(device, "time", SimpleNamespace(sleep=kill, strftime=time.strftime))
         with device.lease() as where:
             assert where == "cuda"
-            assert holder.poll() == -signal.SIGKILL, "it was waited for"
-        killer.wait()
-        assert holder.wait() == -signal.SIGKILL
+            assert holder.wait(60) == -signal.SIGKILL, "it was waited for"
     said = capsys.readouterr().out
     assert said.count(f"waiting for a GPU: 7 is leased by pid {holder.pid}") == 1, "said once"
 

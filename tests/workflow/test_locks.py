@@ -2,13 +2,15 @@
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from dvc.lock import make_lock
 
 from pipeline.study.audit import DVC_CONFIG
 from pipeline.workflow.dag import _set_aside_damaged_lock
 from pipeline.workflow.errors import InputError
-from pipeline.workflow.locks import held
+from pipeline.workflow.locks import held, opened
 from tests.project import python, started
 
 
@@ -38,6 +40,13 @@ def test_a_list_that_was_cut_short_holds_nothing(repository, cut):
     (repository / ".dvc/tmp/rwlock").write_text(cut)
     with held(repository / "params.yaml"):
         assert "params.yaml" in (repository / ".dvc/tmp/rwlock").read_text()
+
+
+def test_a_whole_list_is_left_to_dvc(repository):
+    """DVC gives up after 3 s where it cannot lock the list, which only what mends it may do."""
+    _note(repository, os.getpid(), "dvc repro")
+    with ThreadPoolExecutor(1) as thread, make_lock(str(repository / ".dvc/tmp/rwlock.lock")):
+        assert thread.submit(opened).result(30)
 
 
 @pytest.mark.parametrize("program", ["-m dvc", "a folder/dvc"])

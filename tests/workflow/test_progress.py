@@ -10,7 +10,7 @@ from rich.console import Console
 from tqdm import tqdm
 
 from pipeline.workflow import progress
-from pipeline.workflow.board import take_over
+from pipeline.workflow.board import Board, take_over
 from tests.project import python
 
 
@@ -31,6 +31,16 @@ def test_in_a_log_a_line_comes_now_and_then(clock, capsys):
     assert [before for before, _, _ in said] == ["memorization:  42", "memorization:  83"]
     assert "| 10/24 [" in said[0][2]
     assert said[0][2].endswith(" samples/s]")
+
+
+def test_a_stage_of_a_killed_run_that_still_writes_stops_no_board(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    progress.PROGRESS.mkdir(parents=True)
+    monkeypatch.setattr("pipeline.workflow.board.shutil.rmtree", lambda *_, **__: None)  # not empty
+    board = Board(logging.StreamHandler(io.StringIO()))
+    board._shown.live.console = Console(file=io.StringIO())
+    board.start({1: "memorization@one"})
+    board.stop()
 
 
 def test_a_stage_says_how_far_it_is_and_the_board_shows_it(clock, monkeypatch, tmp_path):

@@ -204,25 +204,35 @@ from pathlib import Path
 from pipeline.workflow.shards import open_shards
 with open_shards(Path(sys.argv[1]), 1, {}) as shards:
     print("held", flush=True)
-    time.sleep(float(sys.argv[2]))
+    for _ in range(600):
+        if Path(sys.argv[2]).exists():
+            break
+        time.sleep(0.1)
     shards.finish()
 print("left", flush=True)
 """
 
 
 @pytest.fixture
-def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process at work on the table, for three seconds."""
-    with started("-c", HOLD, str(folder), "3") as process:
+def holder(folder: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process at work on the table, until there is a file `enough`, or for a minute."""
+    with started("-c", HOLD, str(folder), str(tmp_path / "enough")) as process:
         assert process.stdout.readline() == "held\n"
         yield process
 
 
-def test_one_process_at_a_time(folder, holder, capsys):
+def test_one_process_at_a_time(folder, holder, tmp_path, monkeypatch):
+    said = []
+
+    def told(words: str, **_: object) -> None:
+        said.append(words)
+        (tmp_path / "enough").touch()
+
+    monkeypatch.setattr("pipeline.workflow.shards.print", told, raising=False)
     with open_shards(folder, 1, {}):
         assert holder.stdout.readline() == "left\n"
         assert (folder / "lock").exists(), "it was removed and made again"
-    assert "waiting for the process that works on" in capsys.readouterr().out
+    assert said == [f"waiting for the process that works on {folder}"]
 
 
 def test_a_killed_process_holds_nothing_up(folder, holder):
