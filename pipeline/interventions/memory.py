@@ -4,9 +4,7 @@ No result depends on it.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -15,6 +13,7 @@ from pipeline.interventions.evaluation import Results
 from pipeline.interventions.readout import CHUNK_LOGITS
 from pipeline.interventions.trie import Trie
 from pipeline.models.sites import Anatomy
+from pipeline.workflow.ram import free_ram
 
 CPU_TOKENS, CPU_BYTES = 1 << 15, 1 << 30
 """Tokens per batch, and their bytes, above which a larger batch is no faster on a CPU."""
@@ -99,15 +98,7 @@ def available(device: torch.device) -> int:
         free, _ = torch.cuda.mem_get_info(device)
         held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return free + held
-    limits = [8 << 30]  # if the size of the memory is unknown
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        limits = [int(next(x for x in lines if x.startswith("MemAvailable")).split()[1]) << 10]
-    with suppress(OSError, ValueError):  # a container may be allowed less
-        group = Path("/sys/fs/cgroup")
-        used = int((group / "memory.current").read_text(encoding="ascii"))
-        limits.append(int((group / "memory.max").read_text(encoding="ascii")) - used)
-    return min(limits)
+    return free_ram()
 
 
 def in_batches(

@@ -20,6 +20,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 from pipeline.workflow.errors import bad_input
+from pipeline.workflow.ram import free_ram
 
 LEASES = Path(os.environ.get("GPU_LEASES", "/tmp/gpu-leases"))  # noqa: S108  shared
 """One for all users, so not below TMPDIR, which may be each user's own; GPU_LEASES is for tests."""
@@ -184,9 +185,9 @@ def _holder(path: Path) -> str:
 
 
 def free_bytes(device: str) -> int:
-    """Free bytes of this machine's memory, or of its GPU; `device` as of `lease`."""
+    """Bytes that are free for this process, of memory or of the GPU; `device` as of `lease`."""
     if device == "cpu":
-        return int(psutil.virtual_memory().available)
+        return free_ram()
     import torch
 
     return torch.cuda.mem_get_info()[0]

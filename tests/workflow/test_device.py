@@ -280,7 +280,7 @@ def _free(monkeypatch: pytest.MonkeyPatch, *cuda: int, cpu: int = 0) -> None:
     """The free GiB that torch tells, one after the other, and those of the CPU."""
     told = iter(cuda)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (next(told) * GIB, 80 * GIB))
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=cpu * GIB))
+    monkeypatch.setattr(device, "free_ram", lambda: cpu * GIB)
 
 
 @pytest.mark.parametrize(("where", "named"), [("cuda", "GPU 3"), ("cpu", "CPU")])
