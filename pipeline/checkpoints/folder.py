@@ -31,8 +31,9 @@ def describe_folder(folder: Path, model: Model, source: Path) -> Manifest:
         InputError: as for `checkpoint_files`, `require_tokenizer` and `write_description`.
     """
     checkpoint, origin = checkpoint_files(source), {"folder": str(source.resolve())}
-    require_tokenizer(checkpoint.files, str(source))
-    return write_description(folder, checkpoint, str(source), model, origin)
+    described = describe(checkpoint, str(source))
+    require_tokenizer(checkpoint.files, str(source))  # one of code of its own is told before
+    return write_description(folder, checkpoint, described, str(source), model, origin)
 
 
 def describe(checkpoint: Snapshot, where: str) -> tuple[PreTrainedModel, int]:
@@ -52,6 +53,7 @@ def describe(checkpoint: Snapshot, where: str) -> tuple[PreTrainedModel, int]:
 def write_description(
     folder: Path,
     checkpoint: Snapshot,
+    described: tuple[PreTrainedModel, int],
     where: str,
     model: Model,
     origin: Mapping[str, str],
@@ -61,11 +63,11 @@ def write_description(
     Files without a checksum get one.
 
     Raises:
-        InputError: as for `describe`; a size other than the study's, or weights that are NaN.
+        InputError: a size other than the study's, or weights that are NaN.
     """
     from pipeline.checkpoints.fit import require_numbers  # imports torch, which takes seconds
 
-    bare, tokens = describe(checkpoint, where)
+    bare, tokens = described
     size, made = bare.num_parameters() / 1e9, model.checkpoint
     if made.source == "hub" and abs(size - made.billions) > SIZE_TOLERANCE * made.billions:
         raise bad_input(

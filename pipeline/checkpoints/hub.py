@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from transformers import PreTrainedTokenizerBase
 
 from pipeline.checkpoints.fit import require_known
-from pipeline.checkpoints.folder import write_description
+from pipeline.checkpoints.folder import describe, write_description
 from pipeline.checkpoints.manifest import Manifest
 from pipeline.checkpoints.verified import tokenizer_of
 from pipeline.workflow.errors import bad_input
@@ -42,9 +42,9 @@ def fetch_checkpoint(folder: Path, model: Model, source: Hub) -> Manifest:
     cached = not missing_bytes(select(listing(repo, commit), CHECKPOINT_FILES), repo, commit)
     if model.step is not None and (online() or not cached):  # weights were compared when fetched
         require_own_weights(repo, commit, model.step)
-    origin = {"repo": repo, "commit": commit}
-    checkpoint = fetch_files(repo, commit)
-    return write_description(folder, checkpoint, f"{repo} at {commit}", model, origin)
+    checkpoint, where = fetch_files(repo, commit), f"{repo} at {commit}"
+    described, origin = describe(checkpoint, where), {"repo": repo, "commit": commit}
+    return write_description(folder, checkpoint, described, where, model, origin)
 
 
 def require_own_weights(repo: str, commit: str, step: int) -> None:
