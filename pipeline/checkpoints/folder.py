@@ -31,8 +31,8 @@ def describe_folder(folder: Path, model: Model, source: Path) -> Manifest:
         InputError: as for `checkpoint_files`, `require_tokenizer` and `write_description`.
     """
     checkpoint, origin = checkpoint_files(source), {"folder": str(source.resolve())}
-    described = describe(checkpoint, str(source))
-    require_tokenizer(checkpoint.files, str(source))  # one of code of its own is told before
+    described = describe(checkpoint, str(source))  # refuses a tokenizer that needs its own code
+    require_tokenizer(checkpoint.files, str(source))
     return write_description(folder, checkpoint, described, str(source), model, origin)
 
 
